@@ -1,0 +1,1 @@
+"""The `eagletrace` command: one short file per command."""

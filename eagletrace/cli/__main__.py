@@ -1,0 +1,7 @@
+"""`python -m eagletrace.cli`."""
+
+import sys
+
+from eagletrace.cli.main import main
+
+sys.exit(main())

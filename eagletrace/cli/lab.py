@@ -1,0 +1,31 @@
+"""`eagletrace lab …`: the tiny pair on SGLang's own engine on the CPU; its options are loaded only when asked for."""
+
+from __future__ import annotations
+
+import argparse
+
+from eagletrace.errors import EagletraceError
+
+HELP = "the tiny pair on SGLang's own engine on the CPU"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], *, load: bool) -> None:
+    """Register the command; `load` imports the lab, which needs torch and sglang for most of what it does."""
+    if load:
+        try:
+            from eagletrace.lab.cli import add_parser as add_lab_parser
+        except ImportError as error:
+            _add_placeholder(subparsers, str(error))
+        else:
+            add_lab_parser(subparsers)
+    else:
+        subparsers.add_parser("lab", help=HELP)
+
+
+def _add_placeholder(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], reason: str) -> None:
+    def handler(_: argparse.Namespace) -> int:
+        raise EagletraceError(f"the lab is not installed here ({reason}); `make setup` in a clone installs it")
+
+    parser = subparsers.add_parser("lab", help=HELP)
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    parser.set_defaults(handler=handler)

@@ -1,0 +1,138 @@
+"""`eagletrace query RUN NAME | --sql "…"`: a bundled query or your own SELECT over a run."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from eagletrace.cli.output import plain, print_json, warn
+from eagletrace.errors import EagletraceError, UnknownNameError
+
+if TYPE_CHECKING:
+    from eagletrace.store import QueryResult, Run
+    from eagletrace.store.sqlfile import SqlFile
+
+FORMATS = ("table", "json", "csv", "parquet")
+ENGINES = ("duckdb", "spark")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "query",
+        help="run a bundled query or your own SQL on a run",
+        description="Run a bundled query (see `eagletrace queries`) or one read-only SELECT in DuckDB's SQL. "
+        "`SHOW TABLES` lists the views, `DESCRIBE rounds` the columns of one.",
+    )
+    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of a bundled query")
+    parser.add_argument("--sql", metavar="SQL", help="your own SELECT")
+    parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="parameter of the query")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE")
+    parser.set_defaults(handler=query)
+
+
+def query(options: argparse.Namespace) -> int:
+    from eagletrace.store import open_run
+    from eagletrace.store.sqlfile import load_folder
+
+    if options.engine == "spark":
+        raise EagletraceError("--engine spark is not part of this release; use --engine duckdb")
+    if (options.name is None) == (options.sql is None):
+        raise EagletraceError("give either the NAME of a bundled query or --sql (`eagletrace queries` lists the names)")
+    files = load_folder("explore")
+    if options.name is not None and options.name not in files:
+        raise UnknownNameError("query", options.name, files)
+    file = files.get(options.name)
+    params = _params(options.param, file)
+    _check_output(options)
+    with open_run(options.run) as run:
+        warn(run.warnings)
+        result = run.query(options.sql if file is None else file.sql, params or None)
+        if file is not None:
+            _note_missing(run, file)
+    _write(result, options.format, options.output)
+    return 0
+
+
+def _params(given: list[str], file: SqlFile | None) -> dict[str, Any]:
+    """Values of the parameters: defaults from the front matter, text for the user's own SQL."""
+    params: dict[str, Any] = {p.name: p.default for p in file.params.values()} if file else {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise EagletraceError(f"--param {text}: expected NAME=VALUE")
+        if file is None:
+            params[name] = value
+        elif name not in file.params:
+            if not file.params:
+                raise EagletraceError(f"the query {file.name!r} has no parameters")
+            raise UnknownNameError("parameter", name, file.params)
+        else:
+            try:
+                params[name] = file.params[name].parse(value)
+            except ValueError:
+                message = f"--param {text}: {name} is of type {file.params[name].type}"
+                raise EagletraceError(message) from None
+    return params
+
+
+def _note_missing(run: Run, file: SqlFile) -> None:
+    """Say which tables of the query the run does not have, so that an empty answer is not taken for a fact."""
+    for name in file.words("needs"):
+        if not run.rows(f"SELECT 1 FROM {name} LIMIT 1"):
+            print(f"eagletrace: note: the run has no rows in {name}", file=sys.stderr)
+
+
+def _check_output(options: argparse.Namespace) -> None:
+    if options.format == "parquet" and options.output is None and sys.stdout.isatty():
+        raise EagletraceError("--format parquet writes binary data: add -o FILE or redirect the output")
+
+
+def _write(result: QueryResult, form: str, output: Path | None) -> None:
+    try:
+        if form == "parquet":
+            _write_parquet(result, output)
+        elif output is None:
+            _write_text(result, form, sys.stdout)
+        else:
+            with output.open("w", encoding="utf-8", newline="") as file:
+                _write_text(result, form, file)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise EagletraceError(f"cannot write {output or 'the output'}: {error.strerror or error}") from None
+
+
+def _write_parquet(result: QueryResult, output: Path | None) -> None:
+    import pyarrow.parquet as pq
+
+    if output is not None:
+        pq.write_table(result.table, output)
+    else:
+        pq.write_table(result.table, sys.stdout.buffer)
+
+
+def _write_text(result: QueryResult, form: str, file: TextIO) -> None:
+    from eagletrace.report.tables import print_rows
+
+    rows = result.rows()
+    if form == "json":
+        print_json({"columns": result.columns, "rows": rows}, file)
+    elif form == "csv":
+        writer = csv.writer(file)
+        writer.writerow(result.columns)
+        writer.writerows([_cell(row[c]) for c in result.columns] for row in rows)
+    else:
+        print_rows(rows, columns=result.columns, file=file)
+
+
+def _cell(value: Any) -> Any:
+    value = plain(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

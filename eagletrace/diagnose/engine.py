@@ -1,0 +1,98 @@
+"""The diagnosis of a run: checks, evidence, ranked causes, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from eagletrace.diagnose import acceptance as counts
+from eagletrace.diagnose import judge, policy
+from eagletrace.diagnose.checks import CheckFile, CheckRunner, load_checks
+from eagletrace.diagnose.judge import Judgement
+from eagletrace.diagnose.reasoning import Reasoning, reason
+from eagletrace.diagnose.result import Acceptance, Check, Diagnosis, RunInfo, Verdict
+from eagletrace.store import Run
+
+SIMULATED = "config.simulated"
+EXCEPTION = "engine.exception"
+REPLAY = "record hidden states (EAGLETRACE_LEVEL=tensors) and replay the draft against them"
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """Say why the drafts of a recorded run were rejected, or that they were not.
+
+    The run may be live, cut off, or hold load-time facts only; what cannot be told is said to be unknown.
+    """
+    info = run_info(run)
+    measured = counts.measure(run)
+    files, runner = load_checks(), CheckRunner(run)
+    simulated = runner.run(files[SIMULATED])
+    if simulated.status == "alarm":
+        return _simulated(info, measured, simulated, files)
+    judgement = judge.judge(measured)
+    if not measured.rounds and not _speculates(run):
+        return _no_speculation(info, measured, list(files.values()))
+    outcomes = [*judge.checks(measured, judgement), *(runner.run(check) for check in files.values())]
+    died = any(c.id == EXCEPTION and c.status == "alarm" for c in outcomes)
+    reasoning = reason(outcomes, files, judgement, died, info)
+    verdict = _verdict(reasoning, judgement, died)
+    why, then = _words(verdict, reasoning, judgement, died)
+    return Diagnosis(info, verdict, measured, reasoning.causes, reasoning.checks, why, then)
+
+
+def run_info(run: Run) -> RunInfo:
+    """What was served, from run.json and the facts."""
+    rows = run.connection.execute(
+        "SELECT fact('engine.version'), fact('server.speculative_draft_model_path'), fact('server.model_path')"
+    ).fetchone() or (None, None, None)
+    version, draft, target = rows
+    return RunInfo(run.info.id, version or run.info.sglang, draft, target)
+
+
+def _speculates(run: Run) -> bool:
+    """False only when it was recorded that the server has no speculative algorithm."""
+    row = run.connection.execute(
+        "SELECT count(*) > 0 AND fact('server.speculative_algorithm') IS NULL FROM contract "
+        "WHERE key = 'server.speculative_algorithm'"
+    ).fetchone()
+    return not (row and row[0])
+
+
+def _simulated(info: RunInfo, measured: Acceptance, found: Check, files: Mapping[str, CheckFile]) -> Diagnosis:
+    """Acceptance is made up: a fault, and nothing else is judged."""
+    nothing = Judgement("none", "acceptance is faked")
+    reasoning = reason([found], files, nothing, died=False, run=info)
+    causes = tuple(replace(c, confidence=policy.CONFIDENCE_SETTING) for c in reasoning.causes)
+    why = "acceptance is faked by a setting; nothing else is judged"
+    skipped = tuple(c.check("not_applicable", why) for c in files.values() if c.id != SIMULATED)
+    return Diagnosis(info, "fault", measured, causes, (found, *skipped), found.reason, causes[0].fix)
+
+
+def _no_speculation(info: RunInfo, measured: Acceptance, files: Sequence[CheckFile]) -> Diagnosis:
+    why = "the server runs without speculative decoding"
+    skipped = tuple(c.check("not_applicable", why) for c in files)
+    then = "start it with --speculative-algorithm EAGLE3 and --speculative-draft-model-path"
+    return Diagnosis(info, "no_speculation", measured, (), skipped, why, then)
+
+
+def _verdict(reasoning: Reasoning, judgement: Judgement, died: bool) -> Verdict:
+    if reasoning.causes:
+        return "fault"
+    return "healthy" if judgement.level in ("healthy", "excellent") and not died else "inconclusive"
+
+
+def _words(verdict: Verdict, reasoning: Reasoning, judgement: Judgement, died: bool) -> tuple[str, str]:
+    """Why this verdict, and what to do next."""
+    if verdict == "fault":
+        cause = reasoning.causes[0]
+        return cause.evidence[0].text, cause.fix
+    if verdict == "healthy":
+        alarms = sum(c.status == "alarm" for c in reasoning.checks)
+        then = f"nothing; {alarms} finding(s) below cost nothing visible here" if alarms else "nothing"
+        return judgement.reason, then
+    if died:
+        why = next(c.reason for c in reasoning.checks if c.id == EXCEPTION)
+        return f"the engine died ({why}), and no check explains it", "see the server's log"
+    if judgement.lossy:
+        return f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told", REPLAY
+    return judgement.reason, "send more requests to the traced server, and diagnose again"

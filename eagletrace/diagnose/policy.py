@@ -1,0 +1,86 @@
+"""Every threshold and confidence of the diagnosis, with its name and its reason.
+
+The values marked "SQL" are handed to the check that declares a `param` of the same name (in lower case).
+"""
+
+from __future__ import annotations
+
+Z = 1.96
+"""Two-sided 95 % intervals: one in twenty runs of a draft on the threshold is misjudged, no more."""
+
+MIN_ROUNDS = 30
+"""Rounds of one request are not independent (same text, same context), so that fewer than about thirty can come
+from a single easy or hard passage whatever their interval says."""
+
+MAX_ROUNDS_ADVISED = 20_000
+"""Above this the rate sits on the threshold itself, and more rounds would not be good advice."""
+
+POOR_DEPTH1_RATE = 0.5
+"""A draft that works agrees with the target on well over half of the first drafted tokens (published EAGLE-3
+drafts: 0.65 to 0.85; the lab's healthy pair: above 0.6). Below one half drafting hardly pays."""
+
+EXCELLENT_DEPTH1_RATE = 0.9
+"""When even the lower bound of the depth-1 rate is above this, no fault can be costing much: at most a tenth of
+the first drafts is left to win. A violation is then an alarm and not a cause."""
+
+COLLAPSED_DEEPER_RATE = 0.2
+"""Conditional rate at depth 2 and deeper. Drafts that are trained on their own hidden states keep their depth-1
+rate roughly; even those that are not stay above this."""
+
+OUT_OF_VOCAB_SHARE = 0.25
+"""SQL. A target token outside the draft vocabulary can never be drafted, so this share is lost for certain.
+Reduced vocabularies are chosen to lose 1 to 5 % on their own kind of text; a quarter is a wrong map or other text."""
+
+FAR_RANK_SHARE = 0.5
+"""SQL. Share of first drafts whose target token is not among the draft's ten best. A weak draft has it among the
+ten best nearly always; a broken one ranks it at random."""
+
+FLAT_ENTROPY_SHARE = 0.9
+"""SQL. Mean entropy of the draft over ln(draft vocabulary). A trained language model stays below a half; only
+noise comes near one."""
+
+DEAD_REGION_RATE = 0.15
+"""SQL. The upper bound of a region's acceptance stays below this only if (nearly) none of 30 or more drafts was
+accepted."""
+
+LIVE_REGION_RATE = 0.3
+"""SQL. The other regions must work for a dead one to mean anything."""
+
+SAME_TENSOR_DIFFERENCE = 0.05
+"""SQL. Relative difference below which two tensors are the same up to rounding or quantisation (bfloat16 rounds
+by 0.4 %, 8-bit formats by 1 to 4 %)."""
+
+COUNT_TOLERANCE = 0.01
+"""SQL. Difference between the engine's counts and ours that a request cut off at the end of the recording
+explains."""
+
+CONFIDENCE_SETTING = 0.99
+"""A setting that was read from the server's own environment says that acceptance is faked."""
+
+CONFIDENCE_SURE_LOSS = 0.95
+"""A violated load-time fact that is known to destroy acceptance or to kill the engine, and the loss or the death
+was seen. Not 1: only a replay proves it."""
+
+CONFIDENCE_SURE_DEGRADED = 0.8
+"""The fact is certain, but the acceptance seen is not poor, or this kind of violation costs only a part."""
+
+CONFIDENCE_SURE_UNSEEN = 0.7
+"""The fact is certain, but too few rounds were recorded to see what it costs."""
+
+CONFIDENCE_POSSIBLE = 0.5
+"""The fact is often harmless; it is named because acceptance is clearly poor and nothing surer explains it.
+Shared evenly when several such facts are found."""
+
+SECOND_CAUSE_FACTOR = 0.9
+"""For each further cause: the ones before it already explain a part of the loss."""
+
+SQL_PARAMS: dict[str, float] = {
+    "out_of_vocab_share": OUT_OF_VOCAB_SHARE,
+    "far_rank_share": FAR_RANK_SHARE,
+    "flat_entropy_share": FLAT_ENTROPY_SHARE,
+    "dead_region_rate": DEAD_REGION_RATE,
+    "live_region_rate": LIVE_REGION_RATE,
+    "same_tensor_difference": SAME_TENSOR_DIFFERENCE,
+    "count_tolerance": COUNT_TOLERANCE,
+    "min_rounds": MIN_ROUNDS,
+}

@@ -1,0 +1,98 @@
+"""Registry of `contract` keys and `events` kinds: the names that recorder and checks share.
+
+Values in `expected` and `actual` are JSON. `expected` is what the checkpoint or its configuration asks for
+(NULL when nothing does), `actual` what the engine has.
+"""
+
+from __future__ import annotations
+
+CONTRACT_KEYS: dict[str, str] = {
+    # what serves
+    "engine.name": "sglang",
+    "engine.version": "version of the engine",
+    "server.model_path": "path of the target",
+    "server.speculative_draft_model_path": "path of the draft; null without speculation",
+    "server.speculative_algorithm": "actual: the server's; expected: the one that fits the draft's class "
+    "(EAGLE3 for an EAGLE-3 draft: an fc that fuses aux states, or a d2t)",
+    "server.speculative_num_steps": "draft steps per round",
+    "server.speculative_eagle_topk": "branches per step",
+    "server.speculative_num_draft_tokens": "nodes of the verify tree, root included",
+    "server.speculative_token_map": "path of a token map, or null",
+    "server.overlap_schedule": "whether the overlap scheduler is on",
+    "server.worker": "class of the speculative worker",
+    "server.dtype": "dtype asked for",
+    "server.page_size": "KV page size",
+    "server.cuda_graph": "whether graphs are captured",
+    "server.attention_backend": "attention backends, {prefill, decode}",
+    "env.simulated_acceptance": "value of the setting that fakes acceptance (SGLANG_SIMULATE_ACC_LEN); null if off",
+    # models
+    "target.architecture": "class of the target",
+    "target.num_hidden_layers": "layers of the target's language model",
+    "target.hidden_size": "hidden size of the target's language model",
+    "target.vocab_size": "target vocabulary",
+    "draft.architecture": "class of the draft",
+    "draft.hidden_size": "hidden size of the draft",
+    "draft.target_hidden_size": "hidden size of the target as the draft's configuration or fc says",
+    "draft.vocab_size": "vocab_size in the draft's configuration; expected: the target's",
+    "draft.draft_vocab_size": "draft vocabulary served (rows of the head); expected: rows of the checkpoint's head",
+    "draft.tie_word_embeddings": "whether the draft's head is its embedding; expected: false when the file has a head",
+    "draft.load_lm_head_from_target": "whether the engine replaces the draft's head by the target's",
+    "draft.config": "the draft's whole configuration",
+    "draft.fc": "actual: {in_features, out_features, name} of the fusion layer; null if none",
+    # draft vocabulary map
+    "d2t.in_checkpoint": "whether the file has a d2t",
+    "d2t.length": "actual: length of the file's d2t; expected: rows of the served head",
+    "d2t.all_zero": "whether the file's d2t is all zero",
+    "d2t.as_offsets": "d2t read as offsets: {min, max, in_range, monotone, unique, t2d_agreement}",
+    "d2t.as_ids": "d2t read as absolute ids: the same",
+    "t2d.in_checkpoint": "whether the file has a t2d",
+    "t2d.agreement": "share of the served map's ids that t2d marks, and {marked, map_length}",
+    "hot_token_id": "actual: the served map {length, min, max, in_range, monotone, unique, identity}, null if none; "
+    "expected: {length: rows of the head, max_below: target vocabulary}",
+    # aux hidden states
+    "aux.use_aux_hidden_state": "actual: what the engine read; expected: true for an EAGLE-3 draft with a fusion layer",
+    "aux.count": "actual: states captured; expected: fc.in_features / hidden size of the target",
+    "aux.config_ids": "every place of the draft's configuration that names aux layers: {path: ids}",
+    "aux.layers_requested": "ids given to set_eagle3_layers_to_capture (null: the default); "
+    "expected: the ids that the draft's configuration names, wherever they stand; source: where the engine read them",
+    "aux.layers_captured": "actual: the target's layers_to_capture (null: never set); expected: what the "
+    "configuration's ids, or the engine's default, mean on this target, as inputs of layers",
+    "aux.capture_enabled": "the capture flags of the target and its inner models: {path: bool}",
+    "aux.set_layers_calls": "calls of set_eagle3_layers_to_capture on the target",
+    # sharing
+    "sharing.set_embed_calls": "calls of set_embed on the draft",
+    "sharing.set_embed_and_head_calls": "calls of set_embed_and_head on the draft",
+    "sharing.set_lm_head_from_target_calls": "calls of set_lm_head_from_target on the draft",
+    "embed.in_checkpoint": "whether a tensor of the file landed in the draft's embedding, and {key}",
+    "embed.shared_with_target": "whether the served embedding is the target's storage",
+    "embed.replaced": "{changed, relative_difference, cosine}: the loaded embedding against the served one; "
+    "null when the file has none",
+    "head.in_checkpoint": "whether a tensor of the file landed in the draft's head, or was meant to, and {key}",
+    "head.shared_with_target": "whether the served head is the target's storage (head or embedding)",
+    "head.replaced": "{changed, relative_difference, cosine, by}: the head of the file against the served one; "
+    "null when the file has none; the differences are null when the shapes differ",
+    # first forwards
+    "forward.target_hidden_width": "actual: width of the target's hidden state at the first draft extend; "
+    "expected: fc.in_features",
+    "forward.draft_input_width": "actual: width given to the draft at its first extend; expected: fc.in_features",
+    "forward.fc_applied": "actual: whether fc ran in the first draft extend; expected: true where there is an fc",
+    "forward.fc_shapes": "[input shape, output shape] of the first fc call",
+}
+
+EVENT_KINDS: dict[str, str] = {
+    "set_embed": "{caller, embed_before, embed_after, head_before, head_after}: each {checksum, shape, rms, data_ptr}",
+    "set_embed_and_head": "as set_embed",
+    "set_lm_head_from_target": "as set_embed",
+    "weights_loaded": "{side, keys, dropped, unwritten, seconds}",
+    "weights_changed": "{side, names, epoch}",
+    "layers_captured": "{requested, captured, caller, model}",
+    "graph_captured": "{runner, batch_sizes}",
+    "rows_dropped": "{table, rows, reason}",
+    "control": "a change of a live recording",
+    "engine_exception": "{where, type, message, traceback, phase}: an exception that passed through a hook",
+    "hook_error": "{target, error}",
+    "shut_out": "{reason}: the engine was told not to load the plugin",
+    "serving": "{}: load-time facts are complete; the first forward follows",
+    "setting_ignored": "{variable, value, allowed, used}: a bad value of a variable",
+    "retraction": "{request_ids}",
+}

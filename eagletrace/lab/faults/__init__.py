@@ -1,0 +1,20 @@
+"""The catalogue of faults and controls of the lab, as data, and what writes their checkpoints."""
+
+from __future__ import annotations
+
+from eagletrace.errors import UnknownNameError
+from eagletrace.lab.faults.case import Case, Prepared, draft_folder, materialize
+from eagletrace.lab.faults.catalogue import FAULTS
+from eagletrace.lab.faults.controls import CONTROLS
+
+CASES: dict[str, Case] = {entry.name: entry for entry in (*FAULTS, *CONTROLS)}
+HEALTHY = "healthy"
+
+__all__ = ["CASES", "CONTROLS", "FAULTS", "HEALTHY", "Case", "Prepared", "case", "draft_folder", "materialize"]
+
+
+def case(name: str) -> Case:
+    """The case of a name; UnknownNameError suggests the nearest ones."""
+    if name not in CASES:
+        raise UnknownNameError("fault", name, CASES)
+    return CASES[name]

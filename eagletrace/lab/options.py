@@ -1,0 +1,161 @@
+"""What to serve in the lab, and how that becomes an engine, flags, environment and model folders."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from eagletrace.errors import EagletraceError, UnknownNameError
+from eagletrace.lab.engines import Engine, engine
+from eagletrace.lab.faults import HEALTHY, Case, case, materialize
+
+PAIRS = ("llama",)
+DEFAULT_DIR = Path("eagletrace-runs")
+MODELS = "lab-models"
+"""Folder beside the runs that holds the drafts served, under neutral names."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """One lab server: a case of the catalogue, or a draft and a target of your own.
+
+    `pair_dir` holds another pair (`target/`, `drafts/<variant>/`) than the shipped one; `topk`, `steps`
+    and `draft_tokens` default to a chain of 3 drafts. `tracing` is `on`, `off` (the server gets no
+    EAGLETRACE variable) or `inherit` (those of the caller); with `on` the caller's are completed by
+    EAGLETRACE, EAGLETRACE_DIR and EAGLETRACE_LEVEL.
+    """
+
+    fault: str | None = None
+    pair: str = "llama"
+    pair_dir: Path | None = None
+    draft: Path | None = None
+    target: Path | None = None
+    engine: str | None = None
+    worker: str | None = None
+    topk: int = 1
+    steps: int = 3
+    draft_tokens: int | None = None
+    dir: Path | None = None
+    level: str | None = None
+    seed: int = 0
+    tracing: Literal["on", "off", "inherit"] = "on"
+    extra_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    extra_flags: Mapping[str, str | int | float | bool | None] = field(
+        default_factory=dict[str, "str | int | float | bool | None"]
+    )
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Everything a `LabServer` is started with, and where its run will lie."""
+
+    case: Case
+    engine: Engine
+    flags: Mapping[str, str | int | float | bool | None]
+    env: Mapping[str, str]
+    draft: Path
+    target: Path
+    dir: Path
+
+
+def chosen_case(options: ServeOptions) -> Case:
+    """The case to serve; EagletraceError where options contradict it."""
+    if options.pair not in PAIRS:
+        raise UnknownNameError("pair", options.pair, PAIRS)
+    if options.fault is None:
+        base = replace(case(HEALTHY), worker="")
+        version = options.engine or base.engine
+        return replace(base, engine=version, worker=engine(version).worker(options.worker))
+    chosen = case(options.fault)
+    for name, given, own in (
+        ("engine", options.engine, chosen.engine),
+        ("worker", options.worker, chosen.worker),
+        ("draft", options.draft, None),
+    ):
+        if given is not None and given != own:
+            raise EagletraceError(f"--fault {chosen.name} sets the {name} itself; leave --{name} out")
+    return chosen
+
+
+def _pair_dir(options: ServeOptions) -> Path:
+    if options.pair_dir is not None:
+        return options.pair_dir
+    from eagletrace.lab.pair import shipped_pair
+
+    return shipped_pair()
+
+
+def _models(options: ServeOptions, chosen: Case, runs: Path) -> tuple[Path, Path]:
+    """The (draft, target) folders; a draft of the user's own is served from where it lies."""
+    if options.draft is not None:
+        target = options.target or _pair_dir(options) / "target"
+        for folder in (options.draft, target):
+            if not (folder / "config.json").is_file():
+                raise EagletraceError(f"{folder} is no model folder: it has no config.json")
+        return options.draft.resolve(), target.resolve()
+    prepared = materialize(chosen, _pair_dir(options), runs / MODELS)
+    target = prepared.target if options.target is None else options.target
+    return prepared.draft.resolve(), target.resolve()
+
+
+def _tracing(options: ServeOptions, runs: Path) -> dict[str, str]:
+    """The tracer's variables, and nothing else that it could learn from."""
+    if options.tracing == "off":
+        return {}
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("EAGLETRACE") and not name.startswith("EAGLETRACE_LAB_")
+    }
+    given["EAGLETRACE_DIR"] = str(runs)
+    if options.tracing == "on":
+        given["EAGLETRACE"] = "1"
+    if options.level:
+        given["EAGLETRACE_LEVEL"] = options.level
+    return given
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, created; a place of its own for models when it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise EagletraceError(f"cannot write to {folder}: {error.strerror}; choose another --dir") from error
+
+
+def serving(options: ServeOptions) -> Serving:
+    """Resolve options: write the draft, choose engine and worker, and put flags and environment together."""
+    chosen = chosen_case(options)
+    spec = engine(chosen.engine)
+    if options.topk > 1 and spec.version == "0.5.9" and chosen.worker == "v2":
+        raise EagletraceError("SGLang 0.5.9's v2 worker drafts chains only; use --worker v1 or --topk 1")
+    runs = _writable((options.dir or Path(os.environ.get("EAGLETRACE_DIR") or DEFAULT_DIR)).resolve())
+    draft, target = _models(options, chosen, runs)
+    flags: dict[str, str | int | float | bool | None] = {
+        **spec.flags,
+        "model-path": str(target),
+        "served-model-name": "lab",
+        "random-seed": options.seed,
+        "speculative-algorithm": "EAGLE3",
+        "speculative-draft-model-path": str(draft),
+        "speculative-num-steps": options.steps,
+        "speculative-eagle-topk": options.topk,
+        "speculative-num-draft-tokens": options.draft_tokens or _draft_tokens(options),
+        **chosen.flags,
+        **options.extra_flags,
+    }
+    env = {**spec.environment(chosen.worker), **_tracing(options, runs), **chosen.env, **options.extra_env}
+    return Serving(case=chosen, engine=spec, flags=flags, env=env, draft=draft, target=target, dir=runs)
+
+
+def _draft_tokens(options: ServeOptions) -> int:
+    """Nodes of the verify tree, the root included: a chain has steps + 1, a tree by default 8."""
+    if options.topk == 1:
+        return options.steps + 1
+    return max(options.steps + 1, min(8, 1 + options.topk + (options.steps - 1) * options.topk**2))

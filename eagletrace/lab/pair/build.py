@@ -1,0 +1,152 @@
+"""Builds a pair: tokenizer, target, the target's own texts, then one draft after another."""
+
+import argparse
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from eagletrace.errors import UnknownNameError
+from eagletrace.lab.pair.corpus import training_text
+from eagletrace.lab.pair.draft_training import DraftTask, FrozenTarget, train_draft
+from eagletrace.lab.pair.export import save_draft, save_target, write_json
+from eagletrace.lab.pair.measure import measure_pair
+from eagletrace.lab.pair.rollout import observe, write_texts
+from eagletrace.lab.pair.settings import SIZES, VARIANTS, PairSettings, Size
+from eagletrace.lab.pair.target import Progress, train_target
+from eagletrace.lab.pair.tokenizer import train_tokenizer
+
+REPORT = "pair.json"
+"""How a pair was made and what it measured, beside ``target/`` and ``drafts/``."""
+
+
+@dataclass(frozen=True)
+class TrainedTarget:
+    """A target and all that the drafts are trained from."""
+
+    model: LlamaForCausalLM
+    tokenizer: Tokenizer
+    ids: Tensor
+    """The training text, [tokens]."""
+    texts: Tensor
+    """Texts that the target wrote, [texts, time]."""
+
+
+def build_pair(
+    out: Path,
+    seed: int = 0,
+    size: Size = "full",
+    progress: Progress = print,
+    variants: Sequence[str] = VARIANTS,
+) -> Path:
+    """Trains a pair into ``out/target`` and ``out/drafts/<variant>``, measures it, and returns ``out``.
+
+    The same seed, size, Python and torch on the same kind of processor give the same tensors. Raises
+    `UnknownNameError` for a variant or size that does not exist.
+    """
+    for name in variants:
+        if name not in VARIANTS:
+            raise UnknownNameError("variant of the lab's draft", name, VARIANTS)
+    if size not in SIZES:
+        raise UnknownNameError("size of the lab's pair", size, SIZES)
+    settings = SIZES[size]
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        progress(f"{time.monotonic() - started:5.0f} s  {text}")
+
+    with fixed_threads(settings.threads):
+        target = build_target(seed, settings, say)
+        save_target(target.model, target.tokenizer, out / "target", settings)
+        build_drafts(target, out / "drafts", seed, settings, variants, say)
+        measured = measure_pair(out, variants, 48 if size == "full" else 16)
+    report = {"command": f"python -m eagletrace.lab.pair.build OUT --seed {seed} --size {size}", "seed": seed}
+    report |= {"seconds": round(time.monotonic() - started), "versions": versions(), "settings": asdict(settings)}
+    write_json(out / REPORT, report | {"measured": measured})
+    return out
+
+
+def build_target(seed: int, settings: PairSettings, progress: Progress) -> TrainedTarget:
+    """Tokenizer, target and the texts that it writes."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    text = training_text()
+    tokenizer = train_tokenizer(text, settings.vocab_size)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    progress(f"{ids.numel()} tokens of text, {tokenizer.get_vocab_size()} in the vocabulary")
+    model = train_target(ids, settings, generator, progress)
+    texts = write_texts(model, ids, settings, generator)
+    progress(f"the target wrote {texts.shape[0]} texts of {texts.shape[1]} tokens")
+    return TrainedTarget(model, tokenizer, ids, texts)
+
+
+def build_drafts(
+    target: TrainedTarget, out: Path, seed: int, settings: PairSettings, variants: Sequence[str], progress: Progress
+) -> None:
+    """Trains and writes each variant; a variant is the same whichever others are built."""
+    tasks = [draft_task(name, target, settings) for name in variants]
+    rollouts = observe(target.model, target.texts, {layer for task in tasks for layer in task.layers})
+    frozen = FrozenTarget(target.model.model.embed_tokens.weight, target.model.lm_head.weight)
+    for task in tasks:
+        torch.manual_seed(seed + 1 + VARIANTS.index(task.name))
+        generator = torch.Generator().manual_seed(seed)
+        draft = train_draft(task, rollouts, frozen, settings, generator, progress)
+        save_draft(draft, task, out / task.name, settings)
+
+
+def draft_task(name: str, target: TrainedTarget, settings: PairSettings) -> DraftTask:
+    """What the variant ``name`` is trained with."""
+    size = settings.vocab_size if name == "full_vocab" else settings.draft_vocab_size
+    seen = torch.cat([target.ids, target.texts.flatten()])
+    kept = torch.bincount(seen, minlength=settings.vocab_size).topk(size).indices.sort().values
+    layers = settings.other_layers if name == "other_layers" else settings.default_layers
+    return DraftTask(name, layers, kept, own_embeddings=name == "own_embeddings")
+
+
+class fixed_threads:  # noqa: N801 - reads as a function
+    """Fixes torch's thread count inside the block: sums split otherwise round otherwise."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads, self.before = threads, torch.get_num_threads()
+
+    def __enter__(self) -> None:
+        torch.set_num_threads(self.threads)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self.before)
+
+
+def versions() -> dict[str, str]:
+    """What the tensors depend on besides the seed."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+        "numpy": np.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """``python -m eagletrace.lab.pair.build OUT [--seed 0] [--size full|small] [--variants …]``."""
+    parser = argparse.ArgumentParser(description="Train the lab's target and its EAGLE-3 drafts.")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", choices=sorted(SIZES), default="full")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    given = parser.parse_args(arguments)
+    build_pair(given.out, given.seed, given.size, lambda text: print(text, flush=True), given.variants)
+
+
+if __name__ == "__main__":
+    main()

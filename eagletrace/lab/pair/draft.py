@@ -1,0 +1,139 @@
+"""The EAGLE-3 draft as SGLang serves it (0.5.9 and 0.5.23, ``llama_eagle3.py``), and its run over many anchors at once.
+
+An anchor is a position ``t`` up to which everything is known: tokens ``x[0..t+1]`` and target states of ``0..t``.
+Its chain of depth 1, 2, ... predicts ``x[t+2]``, ``x[t+3]``, ... At depth 1 all anchors share one causal pass. At
+depth ``k`` the row of an anchor stands at position ``t+k-1``, takes the draft's own hidden state of depth ``k-1``,
+and attends to the depth-1 rows of positions ``<= t`` and to its own chain: the pattern of EAGLE-3's training-time
+test, which is exactly what the engine computes when it drafts from ``t``.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eagletrace.lab.pair.settings import PairSettings
+
+
+@dataclass
+class AnchorCache:
+    """Keys and values [batch, kv heads, anchors, head dim] of each depth so far."""
+
+    keys: list[Tensor] = field(default_factory=list[Tensor])
+    values: list[Tensor] = field(default_factory=list[Tensor])
+
+
+class DraftAttention(nn.Module):
+    """Grouped-query attention over the embedding and the hidden state side by side (width 2H)."""
+
+    def __init__(self, settings: PairSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        hidden, kv = settings.hidden_size, settings.key_value_heads * settings.head_dim
+        self.q_proj = nn.Linear(2 * hidden, hidden, bias=False)
+        self.k_proj = nn.Linear(2 * hidden, kv, bias=False)
+        self.v_proj = nn.Linear(2 * hidden, kv, bias=False)
+        self.o_proj = nn.Linear(hidden, hidden, bias=False)
+
+    def forward(self, inputs: Tensor, cache: AnchorCache) -> Tensor:
+        """``inputs`` [batch, anchors, 2H] of the next depth; appends to ``cache``; returns [batch, anchors, H]."""
+        depth = len(cache.keys)
+        batch, anchors, _ = inputs.shape
+        positions = torch.arange(anchors) + depth
+        query = rotate(self._heads(self.q_proj(inputs)), positions, self.settings.rope_theta)
+        cache.keys.append(rotate(self._heads(self.k_proj(inputs)), positions, self.settings.rope_theta))
+        cache.values.append(self._heads(self.v_proj(inputs)))
+        if depth == 0:
+            mixed = F.scaled_dot_product_attention(
+                query, cache.keys[0], cache.values[0], is_causal=True, enable_gqa=True
+            )
+        else:
+            mixed = attend_over_chain(query, cache)
+        return self.o_proj(mixed.transpose(1, 2).reshape(batch, anchors, -1))
+
+    def _heads(self, flat: Tensor) -> Tensor:
+        return flat.unflatten(-1, (-1, self.settings.head_dim)).transpose(1, 2)
+
+
+def attend_over_chain(query: Tensor, cache: AnchorCache) -> Tensor:
+    """Attention of later depths: depth-1 rows up to the anchor, then the anchor's own chain.
+
+    ``query`` [batch, heads, anchors, head dim]; the result has the same shape.
+    """
+    groups = query.shape[1] // cache.keys[0].shape[1]
+    keys = [key.repeat_interleave(groups, 1) for key in cache.keys]
+    values = [value.repeat_interleave(groups, 1) for value in cache.values]
+    anchors = query.shape[2]
+    scores = query @ keys[0].transpose(-1, -2)
+    future = torch.ones(anchors, anchors, dtype=torch.bool).triu(1)
+    own = [(query * key).sum(-1, keepdim=True) for key in keys[1:]]
+    scores = torch.cat([scores.masked_fill(future, float("-inf")), *own], -1) * query.shape[-1] ** -0.5
+    weights = scores.softmax(-1)
+    mixed = weights[..., :anchors] @ values[0]
+    for index, value in enumerate(values[1:]):
+        mixed = mixed + weights[..., anchors + index, None] * value
+    return mixed
+
+
+def rotate(states: Tensor, positions: Tensor, theta: float) -> Tensor:
+    """Rotary embedding in Llama's half-split layout; ``states`` [..., positions, head dim]."""
+    half = states.shape[-1] // 2
+    angles = positions[:, None] * theta ** (-torch.arange(half) / half)
+    cosine, sine = angles.cos(), angles.sin()
+    first, second = states[..., :half], states[..., half:]
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+class DraftMlp(nn.Module):
+    """Llama's gated feed-forward block."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., H] to [..., H]."""
+        return self.down_proj(F.silu(self.gate_proj(inputs)) * self.up_proj(inputs))
+
+
+class DraftLayer(nn.Module):
+    """The one decoder layer; the hidden state is the residual, the embedding only enters attention."""
+
+    def __init__(self, settings: PairSettings) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.input_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.hidden_norm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.self_attn = DraftAttention(settings)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.mlp = DraftMlp(hidden, settings.draft_intermediate_size)
+
+    def forward(self, embeddings: Tensor, hidden: Tensor, cache: AnchorCache) -> Tensor:
+        """The next depth of all anchors; both inputs and the result are [batch, anchors, H]."""
+        inputs = torch.cat([self.input_layernorm(embeddings), self.hidden_norm(hidden)], -1)
+        hidden = hidden + self.self_attn(inputs, cache)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+class Draft(nn.Module):
+    """``fc`` over three target states, one decoder layer, a norm and a head of its own.
+
+    Parameter names are the checkpoint's. ``embed_tokens`` is a parameter only where the draft trains its own.
+    """
+
+    def __init__(self, settings: PairSettings, draft_vocab_size: int, own_embeddings: bool = False) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.embed_tokens = nn.Embedding(settings.vocab_size, hidden) if own_embeddings else None
+        self.fc = nn.Linear(3 * hidden, hidden, bias=False)
+        self.midlayer = DraftLayer(settings)
+        self.norm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.lm_head = nn.Linear(hidden, draft_vocab_size, bias=False)
+
+    def step(self, embeddings: Tensor, hidden: Tensor, cache: AnchorCache) -> tuple[Tensor, Tensor]:
+        """One depth for all anchors: the hidden state fed back [batch, anchors, H] and draft-vocabulary logits."""
+        hidden = self.midlayer(embeddings, hidden, cache)
+        return hidden, self.lm_head(self.norm(hidden))

@@ -1,0 +1,136 @@
+"""EAGLE-3's training-time test: the draft learns each depth of its chain on its own hidden states."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eagletrace.lab.pair.draft import AnchorCache, Draft
+from eagletrace.lab.pair.rollout import Rollouts
+from eagletrace.lab.pair.settings import PairSettings
+from eagletrace.lab.pair.target import Progress, rate_factor
+
+DEPTH_WEIGHT = 0.8
+"""Each depth counts this much of the one before."""
+
+
+@dataclass(frozen=True)
+class DraftTask:
+    """What one variant is trained with."""
+
+    name: str
+    layers: tuple[int, int, int]
+    """Layers of the target whose inputs are fused."""
+    kept_tokens: Tensor
+    """Target ids of the draft vocabulary, ascending."""
+    own_embeddings: bool = False
+
+
+@dataclass(frozen=True)
+class FrozenTarget:
+    """The parts of the target that a draft's training needs."""
+
+    embeddings: Tensor
+    """[vocabulary, hidden]"""
+    head: Tensor
+    """[vocabulary, hidden]"""
+
+
+def train_draft(
+    task: DraftTask,
+    rollouts: Rollouts,
+    target: FrozenTarget,
+    settings: PairSettings,
+    generator: torch.Generator,
+    progress: Progress,
+) -> Draft:
+    """Trains one variant and returns it rounded to bfloat16, held in float32."""
+    draft = Draft(settings, task.kept_tokens.numel(), task.own_embeddings)
+    scales = state_scales(task, rollouts)
+    optimizers = make_optimizers(draft, settings)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, settings.draft_steps))
+        for optimizer in optimizers
+    ]
+    for step in range(settings.draft_steps):
+        rows = torch.randint(0, rollouts.tokens.shape[0], (settings.draft_batch,), generator=generator)
+        losses, hits = chain_losses(draft, task, rollouts, rows, scales, target, settings.draft_depths)
+        loss = sum((DEPTH_WEIGHT**depth * value for depth, value in enumerate(losses)), torch.zeros(()))
+        draft.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+        if step % 50 == 0 or step == settings.draft_steps - 1:
+            shares = " ".join(f"{hit:.2f}" for hit in hits)
+            progress(f"draft {task.name} step {step}: loss {loss.item():.3f}, right by depth {shares}")
+    with torch.no_grad():
+        draft.fc.weight.div_(scales)
+        for parameter in draft.parameters():
+            parameter.copy_(parameter.bfloat16().float())
+    return draft.eval().requires_grad_(False)
+
+
+def make_optimizers(draft: Draft, settings: PairSettings) -> list[torch.optim.Optimizer]:
+    """Muon for ``fc`` and the matrices of the layer, AdamW for head, norms and embeddings."""
+    matrices = [draft.fc.weight, *(value for value in draft.midlayer.parameters() if value.ndim == 2)]
+    taken = {id(parameter) for parameter in matrices}
+    others = [parameter for parameter in draft.parameters() if id(parameter) not in taken]
+    return [
+        torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def state_scales(task: DraftTask, rollouts: Rollouts) -> Tensor:
+    """RMS of each captured layer, once per column of ``fc`` [3H].
+
+    Layers differ tenfold in scale; ``fc`` is trained on states of unit RMS and divided by the scales at the end.
+    """
+    states = [rollouts.layer_inputs[layer] for layer in task.layers]
+    return torch.cat([state.square().mean().sqrt().expand(state.shape[-1]) for state in states])
+
+
+def chain_losses(
+    draft: Draft,
+    task: DraftTask,
+    rollouts: Rollouts,
+    rows: Tensor,
+    scales: Tensor,
+    target: FrozenTarget,
+    depths: int,
+) -> tuple[list[Tensor], list[float]]:
+    """Loss of each depth over all anchors of the chosen texts, and the share of anchors predicted right."""
+    tokens = rollouts.tokens[rows]
+    anchors = tokens.shape[1] - depths
+    embed = target.embeddings if draft.embed_tokens is None else draft.embed_tokens.weight
+    states = torch.cat([rollouts.layer_inputs[layer][rows, :anchors] for layer in task.layers], -1)
+    hidden, cache = draft.fc(states / scales), AnchorCache()
+    losses: list[Tensor] = []
+    hits: list[float] = []
+    for depth in range(depths):
+        window = slice(1 + depth, 1 + depth + anchors)
+        hidden, logits = draft.step(embed[tokens[:, window]], hidden, cache)
+        wanted = F.linear(rollouts.final[rows][:, window], target.head)
+        loss, hit = prediction_loss(logits, wanted, task.kept_tokens)
+        losses.append(loss)
+        hits.append(hit)
+    return losses, hits
+
+
+def prediction_loss(logits: Tensor, target_logits: Tensor, kept_tokens: Tensor) -> tuple[Tensor, float]:
+    """Cross entropy to the target's distribution over the draft vocabulary and to its greedy choice, half each.
+
+    Positions whose greedy choice lies outside the draft vocabulary teach nothing and count as wrong.
+    """
+    choice = target_logits.argmax(-1)
+    label = torch.searchsorted(kept_tokens, choice).clamp_max(kept_tokens.numel() - 1)
+    covered = kept_tokens[label] == choice
+    log_probabilities = logits.log_softmax(-1)
+    soft = -(target_logits[..., kept_tokens].softmax(-1) * log_probabilities).sum(-1)
+    hard = -log_probabilities.gather(-1, label[..., None]).squeeze(-1)
+    loss = ((soft + hard) * 0.5 * covered).sum() / covered.sum().clamp_min(1)
+    hit = ((logits.argmax(-1) == label) & covered).float().mean().item()
+    return loss, hit

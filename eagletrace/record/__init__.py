@@ -1,0 +1,1 @@
+"""Runs inside the server: must never block it, raise into it or lose its place."""

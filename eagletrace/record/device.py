@@ -1,0 +1,58 @@
+"""Moves values from the device to the host without making the engine wait.
+
+On a GPU, values are packed into one tensor per dtype, copied to pinned memory on the current stream, and read once
+the event after the copy has fired; the background thread alone waits for it. On a CPU they are already there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Read = Callable[[], npt.NDArray[Any]]
+
+
+def stage(values: Mapping[str, torch.Tensor | None]) -> dict[str, Read | None]:
+    """Readers of host copies, by name; each keeps its tensor's shape. Integers come as int64, others as float32."""
+    readers: dict[str, Read | None] = dict.fromkeys(values)
+    present = [(name, tensor) for name, tensor in values.items() if tensor is not None]
+    for floating, dtype in ((False, torch.int64), (True, torch.float32)):
+        group = [(n, t) for n, t in present if t.is_floating_point() == floating]
+        if group:
+            readers.update(_stage_group(group, dtype))
+    return readers
+
+
+def _stage_group(group: Sequence[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, Read]:
+    packed = torch.cat([tensor.detach().reshape(-1).to(dtype) for _, tensor in group])
+    read = _host(packed)
+    readers: dict[str, Read] = {}
+    start = 0
+    for name, tensor in group:
+        readers[name] = _slice(read, start, start + tensor.numel(), tuple(tensor.shape))
+        start += tensor.numel()
+    return readers
+
+
+def _slice(read: Read, start: int, end: int, shape: tuple[int, ...]) -> Read:
+    return lambda: read()[start:end].reshape(shape)
+
+
+def _host(packed: torch.Tensor) -> Read:
+    if packed.device.type != "cuda":
+        array: npt.NDArray[Any] = packed.numpy() if packed.device.type == "cpu" else np.asarray(packed.cpu())
+        return lambda: array
+    pinned = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+    pinned.copy_(packed, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+
+    def read() -> npt.NDArray[Any]:
+        event.synchronize()
+        return pinned.numpy()
+
+    return read

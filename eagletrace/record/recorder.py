@@ -1,0 +1,230 @@
+"""The recorder of one process: a bounded queue that the engine's thread appends to, and one thread that writes.
+
+Appending never blocks, formats or raises. What does not fit is dropped and counted by reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eagletrace.format import TABLES, arrow_schema
+from eagletrace.record.requests import RequestState
+from eagletrace.record.rounds import Columns, Ints, RoundPacket, add_node_rows, add_round_rows, verdicts
+from eagletrace.record.spans import SpanBuilder
+from eagletrace.record.totals import Totals
+from eagletrace.record.writer import MERGE_AFTER_S, TraceWriter
+from eagletrace.settings import Settings
+
+logger = logging.getLogger("eagletrace")
+
+QUEUE_LIMIT = 20_000  # rows and launches; a launch holds a few hundred bytes a request
+SLICE = 256  # launches turned into rows at once: longer conversions would hold the GIL for milliseconds
+
+
+class Recorder:
+    """Collects rows and writes them at least every `settings.flush_s` seconds."""
+
+    def __init__(self, folder: Path, settings: Settings, process: Mapping[str, Any], resource: Mapping[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.writer = TraceWriter(folder, process)
+        self.paused = False
+        self._queue: deque[tuple[str, Any]] = deque()
+        self._dropped: dict[str, int] = {}
+        self._totals = Totals()
+        self._spans = SpanBuilder(resource)
+        self._wake, self._idle = threading.Event(), threading.Condition()
+        self._asked = self._done = 0
+        self._stop = False
+        self._warned = False
+        self._key = _redaction_key(settings)
+        self._hashes: dict[int, int] = {}
+        self._types = {name: {f.name: f.type for f in arrow_schema(table)} for name, table in TABLES.items()}
+        self._thread: threading.Thread | None = None
+        self.on_flush: Callable[[], None] | None = None
+
+    # -- called by the engine's thread ------------------------------------------------------------
+
+    def row(self, table: str, /, **values: Any) -> None:
+        """Queue one row of a table."""
+        self._put(table, values)
+
+    def event(self, kind: str, /, **detail: Any) -> None:
+        """Queue one event."""
+        self._put("events", {"time_unix_nano": time.time_ns(), "kind": kind, "detail": detail})
+
+    def fact(self, key: str, actual: Any, expected: Any = None, source: str | None = None) -> None:
+        """Queue one load-time fact of the `contract` table."""
+        self._put(
+            "contract",
+            {"key": key, "actual": actual, "expected": expected, "source": source, "time_unix_nano": time.time_ns()},
+        )
+
+    def launch(self, packet: RoundPacket) -> None:
+        """Queue one finished launch."""
+        self._put("#launch", packet)
+
+    def request(self, state: RequestState) -> None:
+        """Queue the present state of a request."""
+        self._put("#request", state)
+
+    def phase(self, name: str, start_ns: int, end_ns: int, requests: list[RequestState], attributes: dict[str, Any]) -> None:
+        """Queue the span of a batch phase outside a verify launch, such as a prefill."""
+        self._put("#phase", (name, start_ns, end_ns, requests, attributes))
+
+    def _put(self, what: str, value: Any) -> None:
+        if len(self._queue) >= QUEUE_LIMIT:
+            self._dropped[what] = self._dropped.get(what, 0) + 1
+            return
+        self._queue.append((what, value))
+
+    def flush(self, timeout_s: float = 2.0) -> bool:
+        """Write what is queued now; waits at most `timeout_s`. For load time and for a dying engine only."""
+        if self._thread is None or not self._thread.is_alive():
+            return False
+        with self._idle:
+            self._asked += 1
+            ticket = self._asked
+            self._wake.set()
+            return self._idle.wait_for(lambda: self._done >= ticket, timeout_s)
+
+    # -- the background thread --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the background thread."""
+        self._thread = threading.Thread(target=self._run, name="eagletrace", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Write what is queued and end the thread."""
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        merged = time.monotonic()
+        while True:
+            self._wake.wait(self.settings.flush_s * 0.8)
+            self._wake.clear()
+            with self._idle:
+                ticket = self._asked
+            last = self._stop
+            try:
+                if self.on_flush is not None:
+                    self.on_flush()
+                self._write_queued()
+                if time.monotonic() - merged > MERGE_AFTER_S:
+                    self.writer.merge()
+                    merged = time.monotonic()
+                self._count_dropped(self.writer.enforce(self.settings.max_bytes), "disk bound")
+            except OSError as error:
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - telemetry must not die, nor take the server along
+                self._failed(error)
+            with self._idle:
+                self._done = ticket
+                self._idle.notify_all()
+            if last and not self._queue:
+                return
+
+    def _failed(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("eagletrace: cannot write to %s: %s; serving goes on, rows are lost", self.folder, error)
+        self._totals.dropped[f"write failed: {type(error).__name__}"] += 1
+
+    def _count_dropped(self, rows: Mapping[str, int], reason: str) -> None:
+        for table, count in rows.items():
+            self._totals.dropped[f"{reason}: {table}"] += count
+            self.event("rows_dropped", table=table, rows=count, reason=reason)
+
+    def _write_queued(self) -> None:
+        launches: list[RoundPacket] = []
+        tables: dict[str, list[dict[str, Any]]] = {}
+        requests: dict[int, RequestState] = {}
+        for _ in range(len(self._queue)):
+            what, value = self._queue.popleft()
+            if what == "#launch":
+                launches.append(value)
+            elif what == "#request":
+                requests[value.seq] = value
+            elif what == "#phase":
+                self._spans.phase(*value)
+            else:
+                tables.setdefault(what, []).append(_json_columns(what, value))
+        for reason in list(self._dropped):
+            self._totals.dropped[f"queue full: {reason.lstrip('#')}"] += self._dropped.pop(reason)
+        for table, rows in tables.items():
+            self.writer.write(table, rows)
+        for first in range(0, len(launches), SLICE):
+            self._write_launches(launches[first : first + SLICE])
+            time.sleep(0)
+        now = time.time_ns()
+        total = self._totals.take(now)
+        if total is not None:
+            self.writer.write("totals", [total])
+        self.writer.write("requests", [state.row(now, self._key) for state in requests.values()])
+        for state in requests.values():
+            if state.end_ns is not None and state.sampled:
+                self._spans.request(state)
+        self.writer.write("spans", self._spans.take())
+
+    def _write_launches(self, launches: list[RoundPacket]) -> None:
+        out = {"rounds": Columns(), "drafts": Columns(), "verifies": Columns()}
+        detail = self.settings.level != "contract"
+        for packet in launches:
+            seen = verdicts(packet)
+            if seen is not None:
+                self._totals.add(packet, seen)
+            keep = np.array([r.sampled for r in packet.requests], dtype=np.bool_)
+            if not detail or not keep.any():
+                continue
+            add_round_rows(out["rounds"], packet, seen, keep)
+            if seen is not None:
+                add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, self._tokens, self._key is not None)
+            self._spans.launch(packet)
+        for table, columns in out.items():
+            if columns.rows:
+                types = self._types[table]
+                self.writer.write_columns(table, columns.arrow(types.__getitem__), columns.rows)
+
+    def _tokens(self, ids: Ints) -> Ints:
+        """Token ids, or their keyed 64-bit hashes in a redacted trace."""
+        if self._key is None:
+            return ids
+        return np.array([self._hashed(int(i)) for i in ids], dtype=np.int64)
+
+    def _hashed(self, token: int) -> int:
+        value = self._hashes.get(token)
+        if value is None:
+            digest = hashlib.blake2b(token.to_bytes(8, "big", signed=True), digest_size=8, key=self._key or b"")
+            value = self._hashes[token] = int.from_bytes(digest.digest(), "big", signed=True)
+        return value
+
+
+def _redaction_key(settings: Settings) -> bytes | None:
+    if not settings.redact:
+        return None
+    return hashlib.blake2b((settings.redact_key or os.urandom(32).hex()).encode(), digest_size=32).digest()
+
+
+_JSON = {name: {c.name for c in table.columns if c.type == "json"} for name, table in TABLES.items()}
+
+
+def _json_columns(table: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Encode the JSON columns of a row; NULL stays NULL."""
+    return {
+        name: json.dumps(value, default=str) if name in _JSON[table] and value is not None else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,67 @@
+"""Creates a run's folder: `run.json` by the first process, `process-<host>-<pid>.json` by each."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import eagletrace
+from eagletrace.format import SCHEMA_VERSION
+from eagletrace.record.writer import safe_host
+from eagletrace.settings import Settings
+
+
+def run_id(settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
+    """`EAGLETRACE_RUN_ID`, else the engine's own run id, else parent process id and its start time."""
+    return settings.run_id or environ.get("SGLANG_RUN_ID") or _parent_id()
+
+
+def _parent_id() -> str:
+    parent = os.getppid()
+    try:
+        fields = Path(f"/proc/{parent}/stat").read_text().rsplit(")", 1)[1].split()
+        return f"run-{parent}-{fields[19]}"
+    except (OSError, IndexError):
+        return f"run-{parent}-{time.strftime('%Y%m%dT%H%M%S')}"
+
+
+def create(settings: Settings, facts: Mapping[str, Any], process: Mapping[str, Any]) -> Path:
+    """Create or join the run's folder; `facts` (engine, versions, server arguments) go into run.json.
+
+    Raises OSError where the folder cannot be written.
+    """
+    folder = settings.dir / run_id(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": folder.name,
+        "start_time_unix_nano": time.time_ns(),
+        "host": socket.gethostname(),
+        "eagletrace": eagletrace.__version__,
+        "python": platform.python_version(),
+        "settings": settings.public(),
+        **facts,
+    }
+    _write_once(folder / "run.json", run)
+    name = f"process-{safe_host(str(process['host']))}-{process['pid']}.json"
+    _write_once(folder / name, {**process, "start_time_unix_nano": time.time_ns(), "executable": sys.executable})
+    return folder
+
+
+def _write_once(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON so that a reader sees all of it or nothing, and an existing file stays (exclusive create)."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(value, indent=2, default=str) + "\n")
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()

@@ -1,0 +1,98 @@
+"""Finds run folders and reads their `run.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from eagletrace.errors import NewerSchemaError, NotARunError
+from eagletrace.format import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What `run.json` says; `raw` is the whole of it."""
+
+    id: str
+    path: Path
+    schema_version: int
+    start_time_unix_nano: int
+    host: str | None
+    sglang: str | None
+    level: str | None
+    raw: dict[str, Any]
+
+
+def read_info(path: Path) -> RunInfo:
+    """Read a run folder's `run.json`; NotARunError or NewerSchemaError where that cannot be done."""
+    try:
+        raw: Any = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotARunError(f"cannot read {path / 'run.json'}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise NotARunError(f"{path / 'run.json'} is damaged ({error}); the run cannot be read without it") from None
+    version = cast("dict[str, Any]", raw).get("schema_version") if isinstance(raw, dict) else None
+    if not isinstance(version, int):
+        raise NotARunError(f"{path / 'run.json'} is not an eagletrace run: it has no schema_version")
+    if version > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"{path} was written with schema version {version}; this eagletrace reads up to {SCHEMA_VERSION}: "
+            "install a newer eagletrace to read it"
+        )
+    return _info(path, version, cast("dict[str, Any]", raw))
+
+
+def _info(path: Path, version: int, raw: dict[str, Any]) -> RunInfo:
+    settings: Any = raw.get("settings")
+    level = cast("dict[str, Any]", settings).get("level") if isinstance(settings, dict) else None
+    start = raw.get("start_time_unix_nano")
+    engine = raw.get("sglang") or raw.get("engine_version")
+    return RunInfo(
+        id=str(raw.get("run_id") or path.name),
+        path=path,
+        schema_version=version,
+        start_time_unix_nano=start if isinstance(start, int) else 0,
+        host=_text(raw.get("host")),
+        sglang=_text(engine),
+        level=_text(level),
+        raw=raw,
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def list_runs(folder: Path) -> tuple[list[RunInfo], list[str]]:
+    """Runs in a trace folder (or the one run that it is), oldest first, and warnings for those not readable."""
+    if not folder.exists():
+        raise NotARunError(f"no such folder: {folder}")
+    if not folder.is_dir():
+        raise NotARunError(f"{folder} is a file, not a run folder or a folder of runs")
+    if (folder / "run.json").exists():
+        return [read_info(folder)], []
+    runs: list[RunInfo] = []
+    warnings: list[str] = []
+    try:
+        candidates = sorted(p for p in folder.iterdir() if (p / "run.json").exists())
+    except OSError as error:
+        raise NotARunError(f"cannot list {folder}: {error.strerror or error}") from None
+    for path in candidates:
+        try:
+            runs.append(read_info(path))
+        except (NotARunError, NewerSchemaError) as error:
+            warnings.append(f"skipped {path}: {error}")
+    return sorted(runs, key=lambda r: (r.start_time_unix_nano, r.id)), warnings
+
+
+def find_run(path: Path) -> tuple[RunInfo, list[str]]:
+    """The run at `path`: a run folder, or the newest run of a trace folder; and warnings."""
+    runs, warnings = list_runs(path)
+    if runs:
+        return runs[-1], warnings
+    if warnings:
+        raise NotARunError(f"no run in {path} can be read: " + "; ".join(warnings))
+    what = "is empty" if not any(path.iterdir()) else "holds no run (no run.json in it or one level below)"
+    raise NotARunError(f"{path} {what}; a server started with EAGLETRACE=1 writes one into EAGLETRACE_DIR")

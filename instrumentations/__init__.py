@@ -1,0 +1,1 @@
+"""Everything that knows an engine's names. Installed as `eagletrace.instrumentations`."""

@@ -1,0 +1,167 @@
+"""Wraps engine functions so that they can be unwrapped, and guards them: a hook never changes what the engine does.
+
+A hook observes. It runs before and after the wrapped function, which is called exactly once with the same
+arguments; its result and its exceptions pass through unchanged. A hook's own errors are swallowed, counted, and
+after `MAX_ERRORS` of them the hook switches itself off.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import wrapt
+
+logger = logging.getLogger("eagletrace")
+MAX_ERRORS = 5
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function of the engine: `path` is `module:attribute` (or `module:Class.attribute`)."""
+
+    name: str
+    path: str
+    required: bool
+    doc: str
+    level: str = "contract"  # the lowest level that needs it
+    alternatives: tuple[str, ...] = ()  # names of targets of which one suffices for `required`
+
+
+class Hook:
+    """Observes one target. Subclasses override `before`, `after` and `failed`; what `before` returns is given to both.
+
+    args and kwargs are the caller's; `instance` is the object of a method, None for a function.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.calls = self.errors = 0
+        self.enabled = True
+        self.last_error: str | None = None
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs before the wrapped function."""
+
+    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Runs after the wrapped function returned."""
+
+    def failed(self, token: Any, error: BaseException, instance: Any) -> None:
+        """Runs when the wrapped function raised; the exception goes on afterwards."""
+
+    def __call__(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The wrapper that wrapt calls."""
+        self.calls += 1
+        if not self.enabled:
+            return wrapped(*args, **kwargs)
+        token: Any = None
+        try:
+            token = self.before(instance, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+            self._swallow(error)
+        try:
+            result = wrapped(*args, **kwargs)
+        except BaseException as error:
+            try:
+                self.failed(token, error, instance)
+            except Exception as own:  # noqa: BLE001
+                self._swallow(own)
+            raise
+        try:
+            self.after(token, result, instance, args, kwargs)
+        except Exception as error:  # noqa: BLE001
+            self._swallow(error)
+        return result
+
+    def _swallow(self, error: Exception) -> None:
+        self.errors += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if self.errors == 1:
+            logger.warning("eagletrace: hook on %s failed: %s; serving is not affected", self.target.path, self.last_error)
+            logger.debug("eagletrace: hook error", exc_info=error)
+        if self.errors >= MAX_ERRORS and self.enabled:
+            self.enabled = False
+            logger.warning("eagletrace: hook on %s switched itself off after %d errors", self.target.path, self.errors)
+
+
+@dataclass
+class _Place:
+    owner: Any
+    attribute: str
+    original: Any
+    inherited: bool = False
+
+
+@dataclass
+class Patch:
+    """An installed wrapper and every place where it stands."""
+
+    hook: Hook
+    wrapper: Any
+    places: list[_Place] = field(default_factory=list[_Place])
+
+    def in_place(self) -> bool:
+        """Whether the object at the target is still ours."""
+        first = self.places[0]
+        return vars(first.owner).get(first.attribute) is self.wrapper
+
+    def undo(self) -> None:
+        """Put the original objects back, where nobody else has wrapped them since."""
+        for place in self.places:
+            if vars(place.owner).get(place.attribute) is self.wrapper:
+                setattr(place.owner, place.attribute, place.original)
+
+
+def exists(path: str) -> bool:
+    """Whether a target can be resolved in this environment; imports its module."""
+    try:
+        _resolve(path)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def install(hook: Hook, ours: Sequence[Any] = ()) -> Patch | None:
+    """Wrap the hook's target; None if one of our wrappers already stands there under another name.
+
+    Raises ImportError or AttributeError where the engine has no such target.
+    """
+    owner, attribute, original = _resolve(hook.target.path)
+    if any(original is wrapper for wrapper in ours):
+        return None
+    wrapper = wrapt.FunctionWrapper(original, hook)
+    patch = Patch(hook, wrapper, [_Place(owner, attribute, original)])
+    setattr(owner, attribute, wrapper)
+    if not isinstance(owner, type):
+        _rebind(patch, original)
+    return patch
+
+
+def _resolve(path: str) -> tuple[Any, str, Any]:
+    module_name, _, dotted = path.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    *parents, attribute = dotted.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    # The raw attribute, so that static and class methods stay what they are.
+    return owner, attribute, vars(owner)[attribute] if attribute in vars(owner) else _missing(owner, attribute)
+
+
+def _missing(owner: Any, attribute: str) -> Any:
+    raise AttributeError(f"{owner!r} does not define {attribute!r}")
+
+
+def _rebind(patch: Patch, original: Any) -> None:
+    """Replace the names under which other modules imported a function."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if names is None or module is patch.places[0].owner:
+            continue
+        for name, value in list(names.items()):
+            if value is original:
+                setattr(module, name, patch.wrapper)
+                patch.places.append(_Place(module, name, original))

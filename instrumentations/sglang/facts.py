@@ -1,0 +1,126 @@
+"""Facts of the server's arguments and of the two models' configurations."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagletrace.instrumentations.sglang.session import Session
+
+SIMULATED = "SGLANG_SIMULATE_ACC_LEN"  # spec_utils.py of 0.5.9 and 0.5.23
+_ARGUMENTS = {
+    "server.model_path": "model_path",
+    "server.speculative_draft_model_path": "speculative_draft_model_path",
+    "server.speculative_num_steps": "speculative_num_steps",
+    "server.speculative_eagle_topk": "speculative_eagle_topk",
+    "server.speculative_num_draft_tokens": "speculative_num_draft_tokens",
+    "server.speculative_token_map": "speculative_token_map",
+    "server.dtype": "dtype",
+    "server.page_size": "page_size",
+}
+
+
+def server(session: Session) -> None:
+    """Facts of the server's arguments, known before anything is loaded."""
+    args, recorder = session.server_args, session.recorder
+    recorder.fact("engine.name", "sglang")
+    recorder.fact("engine.version", session.engine_version)
+    for key, name in _ARGUMENTS.items():
+        recorder.fact(key, getattr(args, name, None), source=f"server_args.{name}")
+    recorder.fact("server.speculative_algorithm", getattr(args, "speculative_algorithm", None))
+    recorder.fact("server.overlap_schedule", not getattr(args, "disable_overlap_schedule", False))
+    recorder.fact("server.cuda_graph", not getattr(args, "disable_cuda_graph", False))
+    recorder.fact(
+        "server.attention_backend",
+        {
+            "prefill": getattr(args, "prefill_attention_backend", None) or getattr(args, "attention_backend", None),
+            "decode": getattr(args, "decode_attention_backend", None) or getattr(args, "attention_backend", None),
+        },
+    )
+    recorder.fact("env.simulated_acceptance", simulated(), source=SIMULATED)
+
+
+def simulated(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The value that fakes acceptance; None when it is off (unset, or not above 0)."""
+    text = environ.get(SIMULATED, "")
+    try:
+        return text if float(text) > 0 else None
+    except ValueError:
+        return None
+
+
+def draft(session: Session, runner: Any) -> None:
+    """Facts of the draft, once it is loaded."""
+    recorder, model = session.recorder, runner.model
+    config = config_of(runner, getattr(session.server_args, "speculative_draft_model_path", None))
+    fusion = fusion_layer(model)
+    inputs = getattr(fusion[1], "in_features", None) or getattr(fusion[1], "input_size", None) if fusion else None
+    outputs = getattr(fusion[1], "out_features", None) or getattr(fusion[1], "output_size", None) if fusion else None
+    hidden = getattr(runner.model_config.hf_config, "target_hidden_size", None) or _hidden(session.target_runner)
+    # EAGLE-1 drafts have an fc too, over embedding and hidden state (2 x hidden); an EAGLE-3 one fuses aux states.
+    architecture = type(model).__name__
+    eagle3 = fusion is not None and ("eagle3" in architecture.lower() or any("d2t" in k.key for k in session.keys))
+    session.draft_facts = {"config": config, "fc_in": inputs, "target_hidden_size": hidden, "eagle3": eagle3}
+    algorithm = getattr(session.server_args, "speculative_algorithm", None)
+    recorder.fact("server.speculative_algorithm", algorithm, "EAGLE3" if eagle3 else None, f"class {architecture}")
+    recorder.fact("draft.architecture", architecture)
+    recorder.fact("draft.config", config)
+    recorder.fact("draft.hidden_size", _hidden(runner))
+    recorder.fact("draft.target_hidden_size", hidden)
+    recorder.fact("draft.vocab_size", config.get("vocab_size"), _vocab(session.target_runner))
+    head = getattr(getattr(model, "lm_head", None), "weight", None)
+    file_head = next((k for k in session.keys if k.key.endswith("lm_head.weight")), None)
+    recorder.fact("draft.draft_vocab_size", head.shape[0] if isinstance(head, torch.Tensor) else None,
+                  file_head.shape[0] if file_head else None)  # fmt: skip
+    recorder.fact("draft.tie_word_embeddings", bool(getattr(runner.model_config.hf_config, "tie_word_embeddings", False)),
+                  False if file_head else None)  # fmt: skip
+    recorder.fact("draft.load_lm_head_from_target", getattr(model, "load_lm_head_from_target", None))
+    recorder.fact("draft.fc", {"in_features": inputs, "out_features": outputs, "name": fusion[0]} if fusion else None)
+    use_aux = aux_flag(config)
+    recorder.fact("aux.use_aux_hidden_state", use_aux, True if eagle3 else None, "draft config eagle_config")
+
+
+def aux_flag(config: Mapping[str, Any]) -> bool:
+    """`use_aux_hidden_state` as SGLang reads it: from `eagle_config`, true when absent."""
+    nested = config.get("eagle_config")
+    return bool(nested.get("use_aux_hidden_state", True)) if isinstance(nested, Mapping) else True
+
+
+def target(session: Session, runner: Any) -> None:
+    """Facts of the target, once it is loaded."""
+    recorder = session.recorder
+    recorder.fact("target.architecture", type(runner.model).__name__)
+    recorder.fact("target.num_hidden_layers", getattr(_text(runner), "num_hidden_layers", None))
+    recorder.fact("target.hidden_size", _hidden(runner))
+    recorder.fact("target.vocab_size", _vocab(runner))
+
+
+def fusion_layer(model: Any) -> tuple[str, Any] | None:
+    """The draft's `fc` module and its name; None if it has none."""
+    return next(((name, m) for name, m in model.named_modules() if name.rpartition(".")[2] == "fc"), None)
+
+
+def config_of(runner: Any, path: str | None) -> dict[str, Any]:
+    """The draft's configuration as its file says it, else as the engine parsed it."""
+    try:
+        return json.loads((Path(path or "") / "config.json").read_text())
+    except (OSError, ValueError):
+        return json.loads(json.dumps(runner.model_config.hf_config.to_dict(), default=str))
+
+
+def _text(runner: Any) -> Any:
+    config = getattr(runner, "model_config", None)
+    return getattr(config, "hf_text_config", None) or getattr(config, "hf_config", None)
+
+
+def _hidden(runner: Any) -> int | None:
+    return getattr(_text(runner), "hidden_size", None)
+
+
+def _vocab(runner: Any) -> int | None:
+    return getattr(getattr(runner, "model_config", None), "vocab_size", None)

@@ -1,0 +1,71 @@
+"""Forwards of the draft: the width it was given, whether its fusion layer ran, and its logits.
+
+With captured graphs Python sees only prefills here; what it cannot see stays NULL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.sglang.facts import fusion_layer
+from eagletrace.instrumentations.sglang.session import ForwardFacts, Session
+
+
+class RunnerForward(Hook):
+    """`ModelRunner.forward(forward_batch, ...)`; the target's forwards pass untouched."""
+
+    def __init__(self, target: Target, session: Session) -> None:
+        super().__init__(target)
+        self.session = session
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Note the width before the draft runs: it may die of it."""
+        session = self.session
+        if instance is not session.draft_runner or not session.phase:
+            return False
+        forward_batch = args[0] if args else kwargs["forward_batch"]
+        hidden = getattr(forward_batch.spec_info, "hidden_states", None)
+        session.forward = ForwardFacts(hidden.shape[-1] if hidden is not None else None, None if session.fc is None else False)
+        if session.phase == "extend_prefill" and not session.first_extend_seen:
+            expected = session.draft_facts.get("fc_in") if session.draft_facts.get("eagle3") else None
+            session.recorder.fact("forward.draft_input_width", session.forward.input_width, expected)
+        elif session.phase == "draft" and session.launch is not None and forward_batch.positions is not None:
+            session.launch.rope_positions.append(forward_batch.positions.clone())
+        return True
+
+    def after(self, token: bool, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the logits: a reference, the engine made them for this forward."""
+        session = self.session
+        if not token:
+            return
+        output = getattr(result, "logits_output", None) or result[0]
+        if session.phase == "draft" and session.launch is not None:
+            session.launch.step_logits.append(output.next_token_logits)
+        elif session.phase.startswith("extend"):
+            session.extend_output = output
+
+
+def watch_fusion(session: Session) -> None:
+    """Observe the fusion layer of the draft through module hooks."""
+    found = fusion_layer(session.draft_runner.model)
+    if found is None:
+        return
+    session.fc = found[1]
+
+    def before(module: Any, inputs: Any) -> None:
+        try:
+            session.forward.fc_shapes = [list(inputs[0].shape)]
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+            session.recorder.event("hook_error", target="fc", error=repr(error))
+
+    def after(module: Any, inputs: Any, output: Any) -> None:
+        try:
+            session.forward.fc_applied = True
+            out = output[0] if isinstance(output, tuple) else output
+            session.forward.fc_shapes = [*(session.forward.fc_shapes or []), list(out.shape)]
+        except Exception as error:  # noqa: BLE001
+            session.recorder.event("hook_error", target="fc", error=repr(error))
+
+    session.undo.append(session.fc.register_forward_pre_hook(before).remove)
+    session.undo.append(session.fc.register_forward_hook(after).remove)

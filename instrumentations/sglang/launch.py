@@ -1,0 +1,270 @@
+"""One launch: prefill, or draft, verify and draft extend; for both worker families.
+
+V1 is `EAGLEWorker` (to 0.5.11), V2 `EAGLEWorkerV2` (0.5.6 and later). They differ in where the draft's logits are
+read after an extend and in who keeps the tokens; everything else is the same here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.sglang.distributions import Topology
+from eagletrace.instrumentations.sglang.session import CarriedLogits, ForwardFacts, Session
+from eagletrace.record.requests import RequestState
+from eagletrace.record.rounds import RoundPacket
+
+
+@dataclass
+class Launch:
+    """A verify launch in progress."""
+
+    packet: RoundPacket
+    reqs: list[Any]
+    positions: torch.Tensor | None = None  # [bs * D], of the verify tree
+    topology: Topology | None = None
+    step_logits: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [bs * K, Vd] each
+    rope_positions: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [bs * K] each
+    topk: int = 1
+
+
+@dataclass
+class Prefill:
+    """A prefill in progress."""
+
+    start_ns: int
+    reqs: list[Any]
+    states: list[RequestState]
+    tokens: int | None
+
+
+class SessionHook(Hook):
+    """A hook that knows the session."""
+
+    def __init__(self, target: Target, session: Session) -> None:
+        super().__init__(target)
+        self.session = session
+
+
+class Generate(SessionHook):
+    """`forward_batch_generation(batch, ...)` of either worker."""
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
+        """Open a launch or a prefill."""
+        session = self.session
+        batch = args[0] if args else next(iter(kwargs.values()))
+        session.launch = None
+        reqs = list(batch.reqs or [])
+        if not reqs or not session.serving:
+            return None
+        if batch.forward_mode.is_extend() or getattr(batch, "is_extend_in_batch", False):
+            return self._prefill(batch, reqs)
+        session.launches += 1
+        launch = Launch(self._packet(reqs), reqs, topk=int(getattr(instance, "topk", 1) or 1))
+        session.launch = launch
+        return launch
+
+    def _packet(self, reqs: Sequence[Any]) -> RoundPacket:
+        session = self.session
+        states = [session.request(req) for req in reqs]
+        rounds: list[int] = []
+        for state in states:
+            state.request_round += 1
+            rounds.append(state.request_round)
+        carried = [session.carried.get(state.rid) for state in states]
+        return RoundPacket(
+            round=session.launches, start_ns=time.time_ns(), requests=states, request_rounds=rounds, nodes=0,
+            cached_tokens=[s.cached_tokens for s in states],
+            draft_input_widths=[c.facts.input_width if c else None for c in carried],
+            fc_applied=[c.facts.fc_applied if c else None for c in carried],
+        )  # fmt: skip
+
+    def _prefill(self, batch: Any, reqs: list[Any]) -> Prefill:
+        session = self.session
+        states: list[RequestState] = []
+        for req in reqs:
+            state = session.request(req)
+            if state.request_round and len(req.output_ids):
+                state.retractions += 1
+                session.recorder.event("retraction", request_ids=[state.rid], output_tokens=len(req.output_ids))
+            state.request_round = 0
+            if state.cached_tokens is None:
+                state.cached_tokens = int(getattr(req, "cached_tokens", 0) or 0)
+            states.append(state)
+            session.recorder.request(state)
+        return Prefill(time.time_ns(), reqs, states, getattr(batch, "extend_num_tokens", None))
+
+    def after(self, token: Launch | Prefill | None, result: Any, instance: Any, args: Any, kwargs: Any) -> None:
+        """Leave the launch with the result; the results' hook closes it."""
+        session = self.session
+        session.launch, session.phase = None, ""
+        if isinstance(token, Prefill):
+            session.recorder.phase(
+                "prefill", token.start_ns, time.time_ns(), token.states,
+                {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
+            )  # fmt: skip
+        elif token is not None:
+            result._eagletrace = token
+
+    def failed(self, token: Launch | Prefill | None, error: BaseException, instance: Any) -> None:
+        """The engine is dying: write what is known before it is gone."""
+        phase, self.session.phase = self.session.phase, ""
+        if isinstance(token, Launch):
+            self.session.recorder.launch(token.packet)
+        self.session.crashed("forward_batch_generation", error, phase or "launch")
+
+
+class Phase(SessionHook):
+    """A named phase of a launch: its time, and what the subclass reads."""
+
+    phase = ""
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Enter the phase."""
+        self.session.phase = self.phase
+        return time.time_ns()
+
+    def after(self, token: int, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Leave the phase."""
+        session = self.session
+        if session.launch is not None:
+            session.launch.packet.phases.append((self.phase, token, time.time_ns()))
+            self.read(session.launch, result, args, kwargs)
+        session.phase = ""
+
+    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Read what this phase leaves in the launch."""
+
+
+class Draft(Phase):
+    """`draft(batch)`, which returns the verify input."""
+
+    phase = "draft"
+
+    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Positions of the tree: sequence length plus depth, [bs * D]."""
+        verify_input = result[0] if isinstance(result, tuple) else result
+        launch.positions = verify_input.positions
+        launch.topk = int(getattr(verify_input, "topk", launch.topk) or launch.topk)
+
+
+class DraftForward(SessionHook):
+    """`draft_forward(forward_batch)`, eager only: which candidates became nodes."""
+
+    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the topology."""
+        launch = self.session.launch
+        if launch is not None and result[0] is not None:
+            launch.topology = Topology(result[0], result[1], launch.topk)
+
+
+class Verify(Phase):
+    """`verify(batch, ...)`: V2 returns a result, V1 a tuple that begins with the logits output."""
+
+    phase = "verify"
+
+    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Width of the target's hidden state; whether a graph ran."""
+        output = result[0] if isinstance(result, tuple) else result.logits_output
+        hidden = getattr(output, "hidden_states", None)
+        launch.packet.target_hidden_width = hidden.shape[-1] if hidden is not None else None
+        graph = result[3] if isinstance(result, tuple) else getattr(result, "can_run_cuda_graph", None)
+        launch.packet.graph = None if graph is None else bool(graph)
+
+
+class ExtendPrefill(SessionHook):
+    """The draft over a prompt: `(batch, hidden_states, next_token_ids, ...)` in both families."""
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the target's width before the draft runs."""
+        session = self.session
+        session.phase, session.extend_output = "extend_prefill", None
+        hidden = args[1] if len(args) > 1 else kwargs.get("hidden_states", kwargs.get("target_hidden_states"))
+        if not session.first_extend_seen and session.serving:
+            expected = session.draft_facts.get("fc_in") if session.draft_facts.get("eagle3") else None
+            width = hidden.shape[-1] if hidden is not None else None
+            session.recorder.fact("forward.target_hidden_width", width, expected)
+        return list(args[0].reqs or []) if args else []
+
+    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Carry each request's logits to its first round."""
+        session = self.session
+        session.phase = ""
+        if not session.serving:
+            return
+        self._first(session.forward)
+        if session.extend_output is not None:
+            carry(session, token, session.extend_output.next_token_logits)
+        session.extend_output = None
+
+    def failed(self, token: Any, error: BaseException, instance: Any) -> None:
+        """What the fusion layer was given, if it died of it."""
+        if self.session.serving:
+            self._first(self.session.forward)
+
+    def _first(self, facts: ForwardFacts) -> None:
+        session = self.session
+        if session.first_extend_seen:
+            return
+        session.first_extend_seen = True
+        expected = True if session.fc is not None and session.draft_facts.get("eagle3") else None
+        session.recorder.fact("forward.fc_applied", facts.fc_applied, expected)
+        session.recorder.fact("forward.fc_shapes", facts.fc_shapes)
+
+
+class ExtendDecodeV2(Phase):
+    """`_draft_extend_for_decode(batch, batch_result)`: selects one row a request in place."""
+
+    phase = "extend_decode"
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Forget the last extend."""
+        self.session.extend_output = None
+        self.session.forward = ForwardFacts()
+        return super().before(instance, args, kwargs)
+
+    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Carry each request's logits to its next round; with a captured graph only the width is known."""
+        session = self.session
+        if session.extend_output is not None:
+            carry(session, launch.reqs, session.extend_output.next_token_logits)
+        else:
+            output = args[1].logits_output if len(args) > 1 else None
+            hidden = getattr(output, "hidden_states", None)
+            session.forward = ForwardFacts(hidden.shape[-1] if hidden is not None else None, None)
+            carry(session, launch.reqs, None)
+        session.extend_output = None
+
+
+class ExtendDecodeV1(Phase):
+    """`forward_draft_extend_after_decode(batch)`: only requests that go on."""
+
+    phase = "extend_decode"
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Requests that go on, in the order of the draft's rows."""
+        session = self.session
+        session.extend_output = None
+        session.forward = ForwardFacts()
+        return super().before(instance, args, kwargs)
+
+    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Carry the logits that the extend left."""
+        session = self.session
+        unfinished = [req for req in launch.reqs if not req.finished()]
+        output = session.extend_output
+        carry(session, unfinished, output.next_token_logits if output is not None else None)
+        session.extend_output = None
+
+
+def carry(session: Session, reqs: Sequence[Any], logits: torch.Tensor | None) -> None:
+    """Remember, for each request, the row of logits [rows, Vd] that drafts its next depth 1."""
+    if logits is not None and logits.shape[0] != len(reqs):
+        logits = None
+    for row, req in enumerate(reqs):
+        session.carried[str(req.rid)] = CarriedLogits(logits, row, session.forward)

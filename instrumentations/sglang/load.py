@@ -1,0 +1,159 @@
+"""Load time: which model is loaded, which checkpoint tensor landed where, and what the parameters hold."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from eagletrace.instrumentations.landing import LandingMode, elements_loaded
+from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.sglang import capture, facts, sharing, vocabulary
+from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.targets import SKIPPED_BY_DESIGN
+from eagletrace.instrumentations.tensor_stats import checksum, place, summary
+
+
+class LoadModel(Hook):
+    """`ModelRunner.load_model`: notes whether the target or the draft is being loaded."""
+
+    def __init__(self, target: Target, session: Session) -> None:
+        super().__init__(target)
+        self.session = session
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
+        """The loader's hook asks which side is being loaded."""
+        self.session.phase = "load_draft" if getattr(instance, "is_draft_worker", False) else "load_target"
+        return time.time()
+
+    def after(self, token: float, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the model's facts; hook its sharing and capture methods before the engine calls them."""
+        session, side = self.session, self.session.phase.removeprefix("load_")
+        session.phase = ""
+        session.recorder.phase(f"load_{side}", int(token * 1e9), time.time_ns(), [], {})
+        if side == "draft":
+            session.draft_runner = instance
+            facts.draft(session, instance)
+            sharing.watch(session, instance.model)
+        else:
+            session.target_runner = instance
+            facts.target(session, instance)
+            capture.watch(session, instance.model)
+
+    def failed(self, token: float, error: BaseException, instance: Any) -> None:
+        """Leave the loading phase."""
+        self.session.phase = ""
+
+
+class LoadWeights(Hook):
+    """`DefaultModelLoader.load_weights_and_postprocess(model, weights, target_device)` of the draft.
+
+    The wrapped call gets the same tensors through a generator and runs under a `LandingMode`.
+    """
+
+    def __init__(self, target: Target, session: Session) -> None:
+        super().__init__(target)
+        self.session = session
+
+    def __call__(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Feed the draft's weights through a landing mode; everything else passes untouched."""
+        if self.session.phase != "load_draft" or not self.enabled:
+            return super().__call__(wrapped, instance, args, kwargs)
+        self.calls += 1
+        try:
+            values = dict(zip(("model", "weights", "target_device"), args, strict=False)) | kwargs
+            mode = LandingMode(values["model"])
+            values["weights"] = mode.feed(values["weights"])
+        except Exception as error:  # noqa: BLE001 - load as if we were not there
+            self._swallow(error)
+            return wrapped(*args, **kwargs)
+        start = time.time()
+        try:
+            with mode:
+                result = wrapped(**values)
+        finally:
+            try:
+                loaded(self.session, values["model"], mode, time.time() - start)
+            except Exception as error:  # noqa: BLE001
+                self._swallow(error)
+        return result
+
+
+def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds: float) -> None:
+    """Write `checkpoint_keys`, `params` and the facts that follow from them."""
+    session.keys = mode.keys
+    recorder = session.recorder
+    for record in mode.keys:
+        recorder.row(
+            "checkpoint_keys", key=record.key, shape=record.shape, dtype=record.dtype, checksum=record.checksum,
+            landed_in=record.landed, fate=record.fate(SKIPPED_BY_DESIGN), rms=record.rms, elements=record.elements,
+        )  # fmt: skip
+    written = elements_loaded(mode.keys)
+    for name, tensor in named_tensors(model):
+        count, keys = written.get(name, (0, []))
+        session.params[name] = {"elements_loaded": min(count, tensor.numel()), "checkpoint_keys": keys,
+                                "loaded_checksum": checksum(tensor)}  # fmt: skip
+    write_params(session, model, "loaded")
+    recorder.event(
+        "weights_loaded", side="draft", keys=len(mode.keys), seconds=seconds,
+        dropped=[r.key for r in mode.keys if r.fate(SKIPPED_BY_DESIGN) == "dropped"],
+        unwritten=[n for n, p in session.params.items() if not p["elements_loaded"]],
+    )  # fmt: skip
+    vocabulary.checkpoint_facts(session, mode.keys)
+    session.from_file = sharing.written_by_file(session, model)
+
+
+def named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters, each once (a tied one under its first name)."""
+    return list(model.named_parameters())
+
+
+def module_types(model: torch.nn.Module) -> dict[str, str]:
+    """Class of the module that holds each parameter."""
+    return {
+        f"{path}.{name}" if path else name: type(module).__name__
+        for path, module in model.named_modules()
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
+def write_params(session: Session, model: torch.nn.Module, phase: str) -> None:
+    """Write a `params` row for each parameter of the draft, and in phase `serving` for what the target shares."""
+    shared = _target_places(session)
+    types = module_types(model)
+    for name, tensor in named_tensors(model):
+        facts_of = session.params.get(name, {})
+        session.recorder.row(
+            "params", side="draft", name=name, elements=tensor.numel(),
+            elements_loaded=facts_of.get("elements_loaded"), checkpoint_keys=facts_of.get("checkpoint_keys"),
+            shared_with=shared.get(place(tensor)), shape=list(tensor.shape), dtype=_dtype(tensor),
+            checksum=checksum(tensor), epoch=0, phase=phase, module_type=types.get(name),
+            loaded_checksum=facts_of.get("loaded_checksum"), time_unix_nano=time.time_ns(), **summary(tensor),
+        )  # fmt: skip
+    if phase != "serving":
+        return
+    for name, tensor in target_shared(session):
+        session.recorder.row(
+            "params", side="target", name=name, elements=tensor.numel(), shape=list(tensor.shape), dtype=_dtype(tensor),
+            checksum=checksum(tensor), epoch=0, phase=phase, time_unix_nano=time.time_ns(), **summary(tensor),
+        )  # fmt: skip
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def target_shared(session: Session) -> list[tuple[str, torch.Tensor]]:
+    """The target's embedding and head, which a draft may share."""
+    model = getattr(session.target_runner, "model", None)
+    if model is None or not hasattr(model, "get_embed_and_head"):
+        return []
+    embed, head = model.get_embed_and_head()
+    names = {id(p): n for n, p in model.named_parameters()}
+    pairs = (("embed_tokens.weight", embed), ("lm_head.weight", head))
+    return [(names.get(id(tensor), name), tensor) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
+
+
+def _target_places(session: Session) -> dict[tuple[int, int], str]:
+    return {place(tensor): f"target:{name}" for name, tensor in target_shared(session)}

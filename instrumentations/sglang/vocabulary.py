@@ -1,0 +1,104 @@
+"""The draft vocabulary map: `d2t` in the file, `hot_token_id` as served, `t2d` beside them.
+
+SGLang reads `d2t` as offsets (`hot_token_id = d2t + arange`, llama_eagle3.py of 0.5.9 and 0.5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from eagletrace.instrumentations.landing import KeyRecord
+from eagletrace.instrumentations.sglang.session import Session
+
+
+def map_facts(ids: torch.Tensor, vocab_size: int | None, t2d: torch.Tensor | None = None) -> dict[str, Any]:
+    """Facts of a map from draft ids to target ids, shape [Vd]; `t2d` is a boolean [V]."""
+    ids = ids.detach().to("cpu", torch.int64).reshape(-1)
+    if not ids.numel():
+        return {"length": 0}
+    low, high = int(ids.min()), int(ids.max())
+    facts: dict[str, Any] = {
+        "length": ids.numel(), "min": low, "max": high,
+        "in_range": None if vocab_size is None else low >= 0 and high < vocab_size,
+        "out_of_range": None if vocab_size is None else int(((ids < 0) | (ids >= vocab_size)).sum()),
+        "monotone": bool((ids[1:] > ids[:-1]).all()), "unique": int(ids.unique().numel()) == ids.numel(),
+        "distinct": int(ids.unique().numel()),
+        "descents": int((ids[1:] <= ids[:-1]).sum()),
+        "identity": bool((ids == torch.arange(ids.numel())).all()),
+    }  # fmt: skip
+    if t2d is not None:
+        marked = t2d.detach().to("cpu").reshape(-1).to(torch.bool)
+        inside = ids[(ids >= 0) & (ids < marked.numel())]
+        facts["t2d_agreement"] = float(marked[inside].sum()) / ids.numel()
+    return facts
+
+
+def find(keys: Sequence[KeyRecord], part: str) -> KeyRecord | None:
+    """The vocabulary map of that name in the checkpoint."""
+    return next((k for k in keys if part in k.key and k.value is not None), None)
+
+
+def checkpoint_facts(session: Session, keys: Sequence[KeyRecord]) -> None:
+    """Facts of the file's `d2t` and `t2d`, read both as offsets and as ids."""
+    recorder, redacted = session.recorder, session.recorder.settings.redact
+    d2t, t2d = find(keys, "d2t"), find(keys, "t2d")
+    recorder.fact("d2t.in_checkpoint", d2t is not None, source=d2t.key if d2t else None)
+    recorder.fact("t2d.in_checkpoint", t2d is not None, source=t2d.key if t2d else None)
+    if d2t is None or d2t.value is None:
+        return
+    values = d2t.value.to("cpu", torch.int64).reshape(-1)
+    vocab = target_vocab(session)
+    marked = t2d.value if t2d else None
+    recorder.fact("d2t.all_zero", bool((values == 0).all()), source=d2t.key)
+    for key, ids in (("d2t.as_offsets", values + torch.arange(values.numel())), ("d2t.as_ids", values)):
+        facts = map_facts(ids, vocab, marked)
+        if redacted:
+            facts["min"] = facts["max"] = None
+        recorder.fact(key, facts, source=d2t.key)
+
+
+def target_vocab(session: Session) -> int | None:
+    """Size of the target's vocabulary."""
+    config = getattr(session.target_runner, "model_config", None)
+    return getattr(config, "vocab_size", None)
+
+
+def served_facts(session: Session) -> None:
+    """Facts of the map that the worker uses; prepares the inverse map for ranks."""
+    worker, recorder = session.worker, session.recorder
+    inner = getattr(worker, "_draft_worker", None) or worker
+    hot = getattr(inner, "hot_token_id", None)
+    head = getattr(getattr(session.draft_runner, "model", None), "lm_head", None)
+    rows = head.weight.shape[0] if head is not None and hasattr(head, "weight") else None
+    vocab = target_vocab(session)
+    if isinstance(hot, torch.Tensor):
+        facts = map_facts(hot, vocab)
+        if recorder.settings.redact:
+            facts["min"] = facts["max"] = None
+        d2t, t2d = find(session.keys, "d2t"), find(session.keys, "t2d")
+        if t2d is not None and t2d.value is not None:
+            share = map_facts(hot, vocab, t2d.value)["t2d_agreement"]
+            marked = int(t2d.value.to(torch.bool).sum())
+            recorder.fact("t2d.agreement", {"share": share, "marked": marked, "map_length": hot.numel()}, source=t2d.key)
+        if d2t is not None:
+            recorder.fact("d2t.length", d2t.elements, rows, source=d2t.key)
+    else:
+        facts = None
+    recorder.fact("hot_token_id", facts, {"length": rows, "max_below": vocab}, source=type(inner).__name__)
+    prepare_maps(session, hot if isinstance(hot, torch.Tensor) else None, rows, vocab)
+
+
+def prepare_maps(session: Session, hot: torch.Tensor | None, rows: int | None, vocab: int | None) -> None:
+    """Keep the served map and its inverse ([V], -1 outside) on the draft's device."""
+    session.hot_token_id = hot
+    if vocab is None or rows is None:
+        return
+    device = hot.device if hot is not None else session.draft_runner.device
+    ids = hot.to(torch.int64) if hot is not None else torch.arange(min(rows, vocab), device=device)
+    inverse = torch.full((vocab,), -1, dtype=torch.int64, device=device)
+    valid = (ids >= 0) & (ids < vocab)
+    inverse[ids[valid]] = torch.arange(ids.numel(), device=device)[valid]
+    session.draft_id_of = inverse

@@ -1,0 +1,18 @@
+-- id: trace.hooks
+-- title: Every hook that is needed was attached and fired
+-- severity: warning
+-- certainty: harmless
+-- requires: hooks
+SELECT
+    'alarm' AS status, target AS subject,
+    concat(target, ' is ', replace(status, '_', ' '), ': ' || detail,
+           CASE WHEN errors > 0 THEN concat(' (', errors, ' errors of the hook)') END) AS reason,
+    json_object('target', target, 'status', status, 'detail', detail, 'errors', errors) AS evidence
+FROM hooks
+WHERE status IN ('shut_out', 'disabled_after_errors', 'graph_hidden') OR (required AND status IN ('missing', 'never_fired'))
+UNION ALL
+SELECT 'ok', 'hooks', concat(count(*) FILTER (WHERE status = 'installed'), ' hooks are attached'),
+    json_object('hooks', count(*))
+FROM hooks
+HAVING count(*) FILTER (WHERE status IN ('shut_out', 'disabled_after_errors', 'graph_hidden')
+                              OR (required AND status IN ('missing', 'never_fired'))) = 0

@@ -1,0 +1,3 @@
+-- title: Rounds by number of correct drafts
+-- needs: verifies
+FROM correct_drafts_histogram

@@ -1,0 +1,3 @@
+-- title: Acceptance by round after the prefill
+-- needs: rounds, verifies
+FROM acceptance_by_request_round

@@ -1,0 +1,3 @@
+-- title: Acceptance of each request beside the engine's own counts
+-- needs: requests, verifies
+FROM acceptance_by_request

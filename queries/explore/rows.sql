@@ -1,0 +1,3 @@
+-- title: Acceptance by row of the batch
+-- needs: rounds, verifies
+FROM acceptance_by_row

@@ -1,0 +1,60 @@
+"""A pair of a few hundred numbers, with everything that the catalogue changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS = 8, 24, 16, 12
+LAYER_KEYS = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj", "hidden_norm", "input_layernorm", "post_attention_layernorm",
+)  # fmt: skip
+VARIANTS = ("default", "full_vocab", "other_layers", "own_embeddings")
+
+
+def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -> None:
+    from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
+
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_draft(folder: Path, variant: str) -> None:
+    size = VOCAB if variant == "full_vocab" else DRAFT_VOCAB
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "vocab_size": VOCAB,
+        "draft_vocab_size": size, "tie_word_embeddings": False, "num_hidden_layers": 1,
+    }  # fmt: skip
+    tensors = {f"midlayer.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in LAYER_KEYS}
+    tensors |= {"fc.weight": torch.randn(HIDDEN, 3 * HIDDEN), "norm.weight": torch.ones(HIDDEN)}
+    tensors |= {"lm_head.weight": torch.randn(size, HIDDEN)}
+    if variant != "full_vocab":
+        kept = torch.arange(VOCAB)[VOCAB - DRAFT_VOCAB :]
+        tensors["d2t"] = kept - torch.arange(DRAFT_VOCAB)
+        tensors["t2d"] = torch.isin(torch.arange(VOCAB), kept)
+    if variant == "other_layers":
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [3, 7, 9]}  # outputs, as SGLang reads them
+        config["eagle_aux_hidden_state_layer_ids"] = [4, 8, 10]  # inputs, as training libraries write them
+    if variant == "own_embeddings":
+        tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN)
+    write_model(folder, config, tensors)
+
+
+@pytest.fixture
+def tiny_pair(tmp_path: Path) -> Path:
+    """A pair folder with all variants; nothing can be served from it."""
+    torch.manual_seed(0)
+    pair = tmp_path / "pair"
+    write_model(pair / "target", {"num_hidden_layers": LAYERS}, {"embed": torch.randn(VOCAB, HIDDEN)})
+    (pair / "target" / "tokenizer.json").write_text("{}")
+    for variant in VARIANTS:
+        write_draft(pair / "drafts" / variant, variant)
+    return pair
