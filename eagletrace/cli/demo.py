@@ -6,12 +6,14 @@ import argparse
 from pathlib import Path
 
 from eagletrace.cli.diagnose import diagnose_path
+from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import EagletraceError
 
 DEMO_RUN = Path(__file__).resolve().parent.parent / "data" / "demo-run"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "demo",
         help="diagnose a small recorded run that ships with the package",
@@ -22,6 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def demo(options: argparse.Namespace) -> int:
+    """Diagnose the recorded run."""
     if not DEMO_RUN.exists():
-        raise EagletraceError(f"this installation has no recorded run ({DEMO_RUN} is missing): install eagletrace again")
+        raise EagletraceError(
+            f"this installation has no recorded run ({DEMO_RUN} is missing): install eagletrace again"
+        )
     return diagnose_path(str(DEMO_RUN), as_json=options.json)

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 from eagletrace.cli.output import print_json, warn
+from eagletrace.cli.parsers import Subparsers
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "diagnose",
         help="why drafts are rejected: causes, evidence, fix",
@@ -24,6 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def diagnose(options: argparse.Namespace) -> int:
+    """Diagnose one run."""
     if options.draft or options.target:
         print(
             "eagletrace: note: proof by replay (--draft, --target) is not part of this release; "

@@ -7,12 +7,14 @@ import json
 from typing import Any, cast
 
 from eagletrace.cli.output import plain, print_json
+from eagletrace.cli.parsers import Subparsers
 
 EXIT_MISSING = 3
 ABSENT = ("missing", "shut_out")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "doctor",
         help="would tracing attach to the SGLang that is installed here",
@@ -24,6 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def doctor(options: argparse.Namespace) -> int:
+    """Report on the environment of this Python."""
     from eagletrace.instrumentations.sglang.doctor import inspect_environment
 
     found: dict[str, Any] = inspect_environment()
@@ -48,15 +51,17 @@ def _print(found: dict[str, Any], missing: list[dict[str, Any]]) -> None:
         print(f"activation: {safe(activation)}")
     if found["hooks"]:
         print()
-        print_rows([
-            {
-                "status": h["status"],
-                "target": h["target"],
-                "required": "required" if h["required"] else "optional",
-                "detail": h["detail"],
-            }
-            for h in found["hooks"]
-        ])
+        print_rows(
+            [
+                {
+                    "status": h["status"],
+                    "target": h["target"],
+                    "required": "required" if h["required"] else "optional",
+                    "detail": h["detail"],
+                }
+                for h in found["hooks"]
+            ]
+        )
     print()
     if not found["sglang"]:
         print("No SGLang here: run `eagletrace doctor` with the Python that starts the server.")

@@ -6,13 +6,15 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from eagletrace.cli.output import print_json
+from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from eagletrace.diagnose import CauseInfo
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "explain",
         help="what a cause is, what shows it, how to fix it",
@@ -24,6 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def explain(options: argparse.Namespace) -> int:
+    """Print one cause, or the list of them."""
     from eagletrace.diagnose import CAUSES
     from eagletrace.report.page import print_page
     from eagletrace.report.tables import print_rows

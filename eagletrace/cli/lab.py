@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import EagletraceError
 
 HELP = "the tiny pair on SGLang's own engine on the CPU"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], *, load: bool) -> None:
+def add_parser(subparsers: Subparsers, *, load: bool) -> None:
     """Register the command; `load` imports the lab, which needs torch and sglang for most of what it does."""
     if load:
         try:
@@ -22,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], 
         subparsers.add_parser("lab", help=HELP)
 
 
-def _add_placeholder(subparsers: argparse._SubParsersAction[argparse.ArgumentParser], reason: str) -> None:
+def _add_placeholder(subparsers: Subparsers, reason: str) -> None:
     def handler(_: argparse.Namespace) -> int:
         raise EagletraceError(f"the lab is not installed here ({reason}); `make setup` in a clone installs it")
 

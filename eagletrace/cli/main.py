@@ -24,7 +24,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="eagletrace",
         description="Tells why speculative decoding rejects its drafts: trace a server, then diagnose the run.",
-        epilog="Start: EAGLETRACE=1 in the server's environment, a few requests, `eagletrace diagnose eagletrace-runs`.",
+        epilog="Start: EAGLETRACE=1 in the server's environment, a few requests, then "
+        "`eagletrace diagnose eagletrace-runs`.",
     )
     parser.add_argument("--version", action="version", version=f"eagletrace {eagletrace.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")

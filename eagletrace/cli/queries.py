@@ -6,10 +6,12 @@ import argparse
 from typing import Any
 
 from eagletrace.cli.output import print_json
+from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import UnknownNameError
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "queries",
         help="list the bundled queries",
@@ -21,6 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def queries(options: argparse.Namespace) -> int:
+    """List the bundled queries, or show one."""
     from eagletrace.report.tables import print_rows
     from eagletrace.store.sqlfile import load_folder
 
@@ -48,8 +51,15 @@ def queries(options: argparse.Namespace) -> int:
             print(f"--param {param.name}={param.default}: {param.doc}")
         print(f"\n{file.sql}")
     else:
-        print_rows([
-            {"name": r["name"], "title": r["title"], "needs": ", ".join(r["needs"]), "parameters": ", ".join(r["params"])}
-            for r in rows
-        ])
+        print_rows(
+            [
+                {
+                    "name": r["name"],
+                    "title": r["title"],
+                    "needs": ", ".join(r["needs"]),
+                    "parameters": ", ".join(r["params"]),
+                }
+                for r in rows
+            ]
+        )
     return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from eagletrace.cli.output import plain, print_json, warn
+from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import EagletraceError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ FORMATS = ("table", "json", "csv", "parquet")
 ENGINES = ("duckdb", "spark")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "query",
         help="run a bundled query or your own SQL on a run",
@@ -39,6 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def query(options: argparse.Namespace) -> int:
+    """Run one query."""
     from eagletrace.store import open_run
     from eagletrace.store.sqlfile import load_folder
 
@@ -49,7 +52,7 @@ def query(options: argparse.Namespace) -> int:
     files = load_folder("explore")
     if options.name is not None and options.name not in files:
         raise UnknownNameError("query", options.name, files)
-    file = files.get(options.name)
+    file = files[options.name] if options.name is not None else None
     params = _params(options.param, file)
     _check_output(options)
     with open_run(options.run) as run:

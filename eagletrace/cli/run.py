@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import EagletraceError
 from eagletrace.settings import LEVELS
 
@@ -15,14 +16,17 @@ EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "run",
         help="start a server with tracing switched on",
         description="Start CMD with EAGLETRACE=1 and the given settings; the exit status is CMD's.",
         usage="eagletrace run [-h] [--dir D] [--level L] -- CMD ...",
     )
-    parser.add_argument("--dir", type=Path, help="where runs are written (default: EAGLETRACE_DIR or ./eagletrace-runs)")
+    parser.add_argument(
+        "--dir", type=Path, help="where runs are written (default: EAGLETRACE_DIR or ./eagletrace-runs)"
+    )
     parser.add_argument("--level", choices=LEVELS, help="how much is recorded (default: EAGLETRACE_LEVEL or tokens)")
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
     parser.set_defaults(handler=run)

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 from eagletrace.cli.output import print_json, warn
+from eagletrace.cli.parsers import Subparsers
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
+    """Register the command."""
     parser = subparsers.add_parser(
         "runs", help="list runs", description="List the runs of a trace folder, oldest first."
     )
@@ -18,6 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def runs(options: argparse.Namespace) -> int:
+    """List the runs."""
     from eagletrace.report.tables import print_rows
     from eagletrace.store.summary import summarize_runs
 

@@ -20,8 +20,8 @@ PER_ROUND = "the average of the engine's own number of each round, plus one"
 def measure(run: Run) -> Acceptance:
     """Counts of user requests' counted rounds.
 
-    Leaves a temporary table `position_stats` (the view's content) in the run's connection, so that the checks on
-    positions do not scan the verdicts again.
+    Leaves temporary tables `position_stats` and `first_draft_tokens` (the views' content) in the run's connection,
+    so that the checks do not scan the verdicts again.
     """
     run.connection.execute(f"CREATE OR REPLACE TEMP TABLE node_counts AS {_QUERIES['nodes'].sql}")
     rows = run.connection.execute(_QUERIES["depths"].sql).fetchall()
@@ -30,6 +30,8 @@ def measure(run: Run) -> Acceptance:
     tree = any(branch for *_, branch in rows)
     source = "main.position_stats" if tree else f"({_QUERIES['chain_positions'].sql})"
     run.connection.execute(f"CREATE OR REPLACE TEMP TABLE position_stats AS SELECT * FROM {source}")
+    tokens = _QUERIES["first_draft_tokens"].sql
+    run.connection.execute(f"CREATE OR REPLACE TEMP TABLE first_draft_tokens AS {tokens}")
     rounds = sum(nodes for depth, nodes, *_ in rows if depth == 0)
     drafts = [row for row in rows if row[0] > 0]
     # In a chain a round has one node at each depth, so that counts of nodes are counts of rounds.

@@ -32,13 +32,18 @@ HOW_TO_RECORD = {
     "drafts": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
     "verifies": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
     "position_stats": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
+    "first_draft_tokens": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
     "hidden": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens and a smaller EAGLETRACE_HIDDEN_EVERY",
 }
 
 
 @dataclass(frozen=True)
 class CheckFile:
-    """A check as its file declares it; `file` is the query's name, `id` the check's."""
+    """A check as its file declares it.
+
+    `fix` is the remedy for what this check finds, where the cause has several; `rank` orders the checks of one cause,
+    the more telling one first.
+    """
 
     id: str
     file: SqlFile
@@ -46,9 +51,12 @@ class CheckFile:
     certainty: Certainty
     requires: tuple[str, ...]
     causes: tuple[str, ...]
+    fix: str = ""
+    rank: int = 5
 
     @classmethod
     def of(cls, file: SqlFile) -> CheckFile:
+        """The check that a file of `queries/checks` declares."""
         return cls(
             id=file.meta["id"],
             file=file,
@@ -56,9 +64,12 @@ class CheckFile:
             certainty=cast("Certainty", file.meta["certainty"]),
             requires=tuple(file.words("requires")),
             causes=tuple(file.words("causes")),
+            fix=file.meta.get("fix", ""),
+            rank=int(file.meta.get("rank", "5")),
         )
 
     def check(self, status: Status, reason: str, rows: Sequence[dict[str, Any]] = ()) -> Check:
+        """An outcome of this check; `rows` are its evidence."""
         evidence = (Evidence(self.file.name, reason, tuple(rows[:ROWS_KEPT])),) if rows else ()
         return Check(self.id, status, reason, self.file.title, self.causes, evidence)
 
@@ -68,11 +79,17 @@ def load_checks() -> dict[str, CheckFile]:
     return {check.id: check for check in map(CheckFile.of, load_folder("checks").values())}
 
 
+HELD = ("contract", "params", "checkpoint_keys", "events", "draft_params", "dropped_keys", "aux_layers")
+"""Small views that most checks read: computed once, into temporary tables that hide the views."""
+
+
 class CheckRunner:
     """Runs checks on one run; remembers which tables are empty and which facts were recorded."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        for view in HELD:
+            run.connection.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
         self._facts = {str(row[0]) for row in run.connection.execute("SELECT key FROM contract").fetchall()}
         self._filled: dict[str, bool] = {}
 
@@ -109,7 +126,7 @@ def _missing(requirements: Sequence[str]) -> str:
 def _outcome(check: CheckFile, rows: Sequence[Mapping[str, Any]]) -> Check:
     if not rows:
         return check.check("not_applicable", "nothing to check")
-    status = min((cast("Status", row["status"]) for row in rows), key=_WORST.index)
+    status: Status = next(s for s in _WORST if any(row["status"] == s for row in rows))
     decisive = [row for row in rows if row["status"] == status]
     reasons = [str(row["reason"]) for row in decisive]
     reason = "; ".join(reasons[:REASONS_SHOWN])

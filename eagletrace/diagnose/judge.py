@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eagletrace.diagnose import policy
-from eagletrace.diagnose.result import Acceptance, Check, DepthRate
+from eagletrace.diagnose.result import Acceptance, Check, DepthRate, Status
 from eagletrace.diagnose.statistics import rounds_needed, wilson
 
 Level = Literal["none", "too_few", "poor", "collapsed", "healthy", "excellent"]
@@ -24,6 +24,7 @@ class Judgement:
 
     @property
     def lossy(self) -> bool:
+        """Acceptance was clearly lost."""
         return self.level in ("poor", "collapsed")
 
 
@@ -75,7 +76,7 @@ def _collapsed(acceptance: Acceptance) -> DepthRate | None:
 def checks(acceptance: Acceptance, judgement: Judgement) -> list[Check]:
     """The judgement as checks: depth 1, and the deeper ones."""
     level = judgement.level
-    status = "unknown" if level in ("none", "too_few") else "alarm" if level == "poor" else "ok"
+    status: Status = "unknown" if level in ("none", "too_few") else "alarm" if level == "poor" else "ok"
     first = Check("acceptance.depth1", status, judgement.reason, "The target accepts most first drafts")
     deeper = [d for d in acceptance.by_depth[1:] if d.reached]
     rates = ", ".join(f"depth {d.depth}: {d.accepted} of {d.reached}" for d in deeper)

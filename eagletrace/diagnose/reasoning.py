@@ -30,6 +30,7 @@ class Finding:
     named_by: tuple[Check, ...]
     effects: tuple[Check, ...]
     sure: bool
+    fix: str
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ def reason(
     alarms = {c.id: c for c in outcomes if c.status == "alarm"}
     excellent = judgement.level == "excellent" and not died
     sure = {} if excellent else _of_certainty(alarms, files, "sure")
-    findings = _findings(sure, alarms, sure=True)
+    findings = _findings(sure, alarms, files, sure=True)
     if not findings and judgement.lossy:
-        findings = _findings(_of_certainty(alarms, files, "possible"), alarms, sure=False)
+        findings = _findings(_of_certainty(alarms, files, "possible"), alarms, files, sure=False)
     ranked = sorted(findings, key=lambda f: _rank(f, judgement, died))
     symptoms = [alarms[s] for s in SYMPTOMS if s in alarms]
     causes = tuple(
@@ -63,16 +64,20 @@ def _of_certainty(alarms: Mapping[str, Check], files: Mapping[str, CheckFile], c
     return {id: check for id, check in alarms.items() if id in files and files[id].certainty == certainty}
 
 
-def _findings(naming: Mapping[str, Check], alarms: Mapping[str, Check], *, sure: bool) -> list[Finding]:
+def _findings(
+    naming: Mapping[str, Check], alarms: Mapping[str, Check], files: Mapping[str, CheckFile], *, sure: bool
+) -> list[Finding]:
     """Walk the causes from upstream to downstream; the effects of one found no longer name others."""
     explained: set[str] = set()
     findings: list[Finding] = []
     for info in sorted(CAUSES.values(), key=lambda c: STAGES.index(c.stage)):
         named_by = [c for c in naming.values() if c.id not in explained and c.causes[0] == info.id]
+        named_by.sort(key=lambda c: files[c.id].rank)
         if named_by:
             effects = [alarms[e] for e in info.effects if e in alarms and e not in explained]
             explained.update(c.id for c in (*named_by, *effects))
-            findings.append(Finding(info, tuple(named_by), tuple(effects), sure))
+            fix = files[named_by[0].id].fix or info.fix
+            findings.append(Finding(info, tuple(named_by), tuple(effects), sure, fix))
     return findings
 
 
@@ -90,7 +95,7 @@ def _cause(
         confidence = policy.CONFIDENCE_POSSIBLE / count
     shown = (*finding.named_by, *finding.effects, *symptoms)
     evidence = [e for c in shown for e in (c.evidence or (Evidence(c.id, c.reason),))]
-    fix = finding.info.fix.format(draft=run.draft or "the draft", target=run.target or "the target")
+    fix = finding.fix.replace("{draft}", run.draft or "the draft").replace("{target}", run.target or "the target")
     severity = "critical" if finding.sure and finding.info.loss == "total" else "warning"
     return Cause(finding.info.id, confidence, severity, finding.info.title, tuple(evidence), fix)
 

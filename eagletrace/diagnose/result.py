@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from eagletrace.diagnose.statistics import wilson
@@ -28,10 +29,12 @@ class DepthRate:
 
     @property
     def rate(self) -> float | None:
+        """Accepted / reached, the conditional rate; None if never reached."""
         return self.accepted / self.reached if self.reached else None
 
     @property
     def unconditional(self) -> float | None:
+        """Accepted / all rounds; None without rounds."""
         return self.accepted / self.rounds if self.rounds else None
 
     @property
@@ -40,6 +43,7 @@ class DepthRate:
         return wilson(self.accepted, self.reached)
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {"depth": self.depth, "reached": self.reached, "accepted": self.accepted, "rate": self.rate}
 
 
@@ -66,20 +70,22 @@ class Acceptance:
 
     @property
     def depth1(self) -> DepthRate:
+        """Depth 1, with zeros where nothing was drafted."""
         return self.by_depth[0] if self.by_depth else DepthRate(1, 0, 0, self.rounds)
 
     @property
     def histogram(self) -> tuple[int, ...]:
         """A round has at least k correct drafts exactly when a node at depth k was accepted."""
         at_least = [self.rounds, *(d.accepted for d in self.by_depth), 0]
-        return tuple(a - b for a, b in zip(at_least, at_least[1:], strict=False))
+        return tuple(a - b for a, b in pairwise(at_least))
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {
             "rounds": self.rounds,
             "drafted": self.drafted,
             "accepted": self.accepted,
-            "accept_length": self.accept_length,
+            "accept_length": self.accept_length or 1.0,  # the contract's value where no round was recorded
             "engine_reported_accept_length": self.engine_reported_accept_length,
             "by_depth": [d.to_json() for d in self.by_depth],
         }
@@ -94,6 +100,7 @@ class Evidence:
     rows: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {"query": self.query, "text": self.text, "rows": list(self.rows)}
 
 
@@ -106,6 +113,7 @@ class Proof:
     repaired_accept_length: float | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {
             "reproduces_served": self.reproduces_served,
             "served_accept_length": self.served_accept_length,
@@ -126,6 +134,7 @@ class Cause:
     proof: Proof = field(default_factory=Proof)
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {
             "id": self.id,
             "confidence": round(self.confidence, 3),
@@ -149,6 +158,7 @@ class Check:
     evidence: tuple[Evidence, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {"id": self.id, "status": self.status, "reason": self.reason}
 
 
@@ -162,6 +172,7 @@ class RunInfo:
     target: str | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {"id": self.id, "sglang": self.sglang, "draft": self.draft, "target": self.target}
 
 
@@ -179,9 +190,11 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
+        """Exit status of `eagletrace diagnose`."""
         return EXIT_CODES[self.verdict]
 
     def to_json(self) -> dict[str, Any]:
+        """The object as `diagnose --json` prints it."""
         return {
             "schema_version": 1,
             "run": self.run.to_json(),

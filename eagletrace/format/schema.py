@@ -215,7 +215,8 @@ ROUNDS = Table(
     "One request in one verify launch.",
     (
         _ROUND,
-        Column("request_round", "int32", "from 1; starts again after a prefill or retraction"),
+        Column("request_round", "int32", "from 1, again after a prefill or retraction; 0: no launch but a prefill whose "
+               "token no launch has as its root (the request ended with it, or was retracted); drafted 0, not counted"),
         _SEQ,
         Column("request_id", "string", "the engine's request id"),
         Column("row", "int32", "row in the batch"),

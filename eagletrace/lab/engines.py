@@ -68,6 +68,10 @@ _CPU_ENV = {
     "HF_HUB_OFFLINE": "1",
     "USE_LIBUV": "0",
 }
+_NO_CRASH_DUMPS = {  # else a dying server first waits a minute for dumps of a GPU that is not there
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
+}
 _FLAGS: dict[str, str | int | float | bool] = {
     "device": "cpu",
     "dtype": "float32",
@@ -84,7 +88,7 @@ ENGINES: dict[str, Engine] = {
         kernels=("kernels_0_5_23", "kernels_shared"),
         # As a pair: with --attention-backend alone SGLang takes torch_native on a CPU without AMX.
         flags={**_FLAGS, "prefill-attention-backend": "intel_amx", "decode-attention-backend": "intel_amx"},
-        env={},
+        env=_NO_CRASH_DUMPS,
         workers=("v2",),
         setup="make setup",
     ),

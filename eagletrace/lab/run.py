@@ -71,8 +71,8 @@ def _serve_and_load(plan: Serving, load: LoadOptions, prompts: list[str]) -> Loa
     try:
         with server:
             outcome = send_load(server, load, prompts)
+            time.sleep(FLUSH_S)
             if outcome.engine_died:
-                time.sleep(FLUSH_S)
                 outcome.reason += f"; its log ends:\n{server.log_tail()}"
             return outcome
     except ServerFailedError as error:

@@ -5,6 +5,7 @@ Appending never blocks, formats or raises. What does not fit is dropped and coun
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import logging
@@ -78,6 +79,10 @@ class Recorder:
         """Queue the present state of a request."""
         self._put("#request", state)
 
+    def prefilled(self, round_: int, state: RequestState, position: int, token: int) -> None:
+        """Queue a token that a prefill gave and no verify launch will have as its root."""
+        self._put("#prefilled", (round_, state, position, token, time.time_ns()))
+
     def phase(self, name: str, start_ns: int, end_ns: int, requests: list[RequestState], attributes: dict[str, Any]) -> None:
         """Queue the span of a batch phase outside a verify launch, such as a prefill."""
         self._put("#phase", (name, start_ns, end_ns, requests, attributes))
@@ -101,12 +106,14 @@ class Recorder:
     # -- the background thread --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the background thread."""
+        """Start the background thread; what is queued is written when the interpreter exits."""
+        atexit.register(self.stop)
         self._thread = threading.Thread(target=self._run, name="eagletrace", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Write what is queued and end the thread."""
+        atexit.unregister(self.stop)
         self._stop = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -161,6 +168,8 @@ class Recorder:
                 requests[value.seq] = value
             elif what == "#phase":
                 self._spans.phase(*value)
+            elif what == "#prefilled":
+                self._add_prefilled(tables, *value)
             else:
                 tables.setdefault(what, []).append(_json_columns(what, value))
         for reason in list(self._dropped):
@@ -179,6 +188,23 @@ class Recorder:
             if state.end_ns is not None and state.sampled:
                 self._spans.request(state)
         self.writer.write("spans", self._spans.take())
+
+    def _add_prefilled(
+        self, tables: dict[str, list[dict[str, Any]]], round_: int, state: RequestState, position: int, token: int, now: int
+    ) -> None:
+        """A round that is not one: its root alone, not counted, `request_round` 0."""
+        if not state.sampled or self.settings.level == "contract":
+            return
+        shown = int(self._tokens(np.array([token], dtype=np.int64))[0])
+        tables.setdefault("rounds", []).append({
+            "round": round_, "request_round": 0, "request_seq": state.seq, "request_id": state.rid,
+            "position": position, "cached_tokens": state.cached_tokens, "drafted": 0, "accepted": 0, "committed": 0,
+            "counted": False, "time_unix_nano": now,
+        })  # fmt: skip
+        tables.setdefault("verifies", []).append({
+            "round": round_, "request_seq": state.seq, "node": 0, "depth": 0, "position": position,
+            "draft_token": shown, "reached": True,
+        })  # fmt: skip
 
     def _write_launches(self, launches: list[RoundPacket]) -> None:
         out = {"rounds": Columns(), "drafts": Columns(), "verifies": Columns()}

@@ -34,7 +34,7 @@ class RequestState:
     engine_accepted: int | None = None
     trace_id: int = 0
     span_id: int = 0
-    dirty: bool = True
+    prefilled_outputs: int = 0  # output tokens that the last prefill began with
 
     def row(self, now_ns: int, key: bytes | None) -> dict[str, Any]:
         """The `requests` row as of now; hashes the prompt on first use."""

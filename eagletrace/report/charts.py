@@ -33,6 +33,7 @@ def bar_width(console_width: int, beside: int) -> int:
 
 
 def percent(value: float | None) -> str:
+    """A share in percent; `-` for one that cannot be told."""
     return "-" if value is None else f"{value:.1%}"
 
 
@@ -61,9 +62,7 @@ def histogram_chart(acceptance: Acceptance, width: int, *, fancy: bool) -> Table
     table = _grid("correct drafts", "", "rounds", "share", left=1)
     for correct, rounds in enumerate(acceptance.histogram):
         share = rounds / acceptance.rounds
-        table.add_row(
-            str(correct), Text(bar(share, cells, fancy=fancy), style="cyan"), f"{rounds:,}", percent(share)
-        )
+        table.add_row(str(correct), Text(bar(share, cells, fancy=fancy), style="cyan"), f"{rounds:,}", percent(share))
     return table
 
 

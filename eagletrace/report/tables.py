@@ -49,7 +49,8 @@ def plain_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], indent:
     right = [False if not rows else is_numeric(rows, n) for n in names]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     lines = [
-        indent + "  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, right, strict=True)).rstrip()
+        indent
+        + "  ".join(t.rjust(w) if r else t.ljust(w) for t, w, r in zip(line, widths, right, strict=True)).rstrip()
         for line in cells
     ]
     return lines if rows else [*lines, f"{indent}(no rows)"]

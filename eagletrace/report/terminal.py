@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -13,7 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from eagletrace.report.charts import depth_chart, histogram_chart
-from eagletrace.report.console import PLAIN_WIDTH, is_fancy, make_console
+from eagletrace.report.console import PLAIN_WIDTH, is_fancy, make_console, print_parts
 from eagletrace.report.tables import plain_table, rich_table
 from eagletrace.report.text import safe
 
@@ -36,25 +35,18 @@ NARROW_WIDTH = 90
 def print_diagnosis(diagnosis: Diagnosis, warnings: Sequence[str] = (), file: TextIO | None = None) -> None:
     """Print a diagnosis to `file` (default: stdout), for a terminal or plain as `file` is one or not."""
     console = make_console(file)
-    if not is_fancy(console):
-        (file or sys.stdout).write(plain_text(diagnosis, warnings, console.width))
-        return
-    for part in render(diagnosis, warnings, console.width, fancy=True):
-        console.print(part)
+    print_parts(console, render(diagnosis, warnings, console.width, fancy=is_fancy(console)))
 
 
 def plain_text(diagnosis: Diagnosis, warnings: Sequence[str] = (), width: int = PLAIN_WIDTH) -> str:
     """The report as plain text: no colours, no boxes, no trailing spaces."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False, emoji=False)
-    with console.capture() as capture:
-        for part in render(diagnosis, warnings, width, fancy=False):
-            console.print(part)
-    return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    print_parts(console, render(diagnosis, warnings, width, fancy=False))
+    return out.getvalue()
 
 
-def render(
-    diagnosis: Diagnosis, warnings: Sequence[str], width: int, *, fancy: bool
-) -> Iterator[RenderableType]:
+def render(diagnosis: Diagnosis, warnings: Sequence[str], width: int, *, fancy: bool) -> Iterator[RenderableType]:
     """The parts of the report, top to bottom."""
     yield _card(diagnosis, fancy=fancy)
     yield from _acceptance(diagnosis.acceptance, width, fancy=fancy)
@@ -76,7 +68,7 @@ def _card(diagnosis: Diagnosis, *, fancy: bool) -> RenderableType:
     if diagnosis.causes:
         cause = diagnosis.causes[0]
         lines.append(_labelled("Cause", f"{cause.id} ({cause.severity}, confidence {cause.confidence:.0%})"))
-    if a.accept_length is not None:
+    if a.rounds and a.accept_length is not None:
         lines.append(_labelled("Accept length", f"{a.accept_length:.2f} over {a.rounds:,} rounds"))
     lines.append(_labelled("Why", diagnosis.why))
     lines.append(_labelled("Next", diagnosis.next))
@@ -166,4 +158,3 @@ def _checks(checks: Sequence[Check]) -> Iterator[RenderableType]:
                 yield _bullet(f"{status} {check.id}: {check.reason}", style)
     counts = {s: sum(c.status == s for c in checks) for s in ("ok", "not_applicable", "alarm", "unknown")}
     yield _bullet(", ".join(f"{n} {s.replace('_', ' ')}" for s, n in counts.items() if n))
-

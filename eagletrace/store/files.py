@@ -42,6 +42,7 @@ class TableFiles:
         return ds.FileSystemDataset([form.make_fragment(f) for f in self.large], self.large_schema, form)
 
     def close(self) -> None:
+        """Unmap the large files."""
         for file in self.large:
             file.close()
 

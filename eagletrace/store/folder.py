@@ -82,7 +82,7 @@ def list_runs(folder: Path) -> tuple[list[RunInfo], list[str]]:
     for path in candidates:
         try:
             runs.append(read_info(path))
-        except (NotARunError, NewerSchemaError) as error:
+        except (NotARunError, NewerSchemaError) as error:  # noqa: PERF203 -- one bad run does not hide the others
             warnings.append(f"skipped {path}: {error}")
     return sorted(runs, key=lambda r: (r.start_time_unix_nano, r.id)), warnings
 

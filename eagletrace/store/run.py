@@ -34,6 +34,7 @@ class QueryResult:
 
     @property
     def columns(self) -> list[str]:
+        """Names of the columns, in order."""
         return self.table.column_names
 
     def rows(self) -> list[dict[str, Any]]:
@@ -80,6 +81,7 @@ class Run:
             self.connection.execute("ROLLBACK")
 
     def close(self) -> None:
+        """Close the connection and the files."""
         self.connection.close()
         for table in self._tables.values():
             table.close()

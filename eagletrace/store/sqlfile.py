@@ -44,6 +44,7 @@ class SqlFile:
 
     @property
     def title(self) -> str:
+        """One line for people; the name where there is none."""
         return self.meta.get("title", self.name)
 
     def words(self, key: str) -> list[str]:

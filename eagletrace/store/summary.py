@@ -10,8 +10,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from eagletrace.store.files import read_table
 from eagletrace.store.folder import RunInfo, list_runs
 
@@ -25,15 +23,17 @@ def summarize_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for info in infos:
         rounds, more = _rounds(info.path)
         warnings.extend(more)
-        rows.append({
-            "id": info.id,
-            "path": str(info.path),
-            "start": _iso(info.start_time_unix_nano),
-            "sglang": info.sglang,
-            "level": info.level,
-            "rounds": rounds,
-            "state": _state(info),
-        })
+        rows.append(
+            {
+                "id": info.id,
+                "path": str(info.path),
+                "start": _iso(info.start_time_unix_nano),
+                "sglang": info.sglang,
+                "level": info.level,
+                "rounds": rounds,
+                "state": _state(info),
+            }
+        )
     return rows, warnings
 
 
@@ -45,21 +45,26 @@ def _rounds(path: Path) -> tuple[int, list[str]]:
     """Counted rounds of user requests, from rank 0's totals."""
     files = read_table(path, "totals")
     files.close()
-    rank0 = pc.equal(pc.fill_null(files.rows["tp_rank"], 0), 0)
-    return pc.sum(files.rows.filter(rank0)["rounds"]).as_py() or 0, files.warnings
+    rows = files.rows.select(["tp_rank", "rounds"]).to_pylist()
+    return sum(row["rounds"] or 0 for row in rows if not row["tp_rank"]), files.warnings
 
 
 def _state(info: RunInfo) -> str:
     """`live` while a process of the run exists (or, on another host, still writes), else `ended`."""
-    here = socket.gethostname()
-    for file in info.path.glob("process-*.json"):
-        try:
-            process = json.loads(file.read_text(encoding="utf-8"))
-            if process.get("host") == here and _alive(int(process["pid"]), file.stat().st_mtime):
-                return "live"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return "live" if info.host != here and _last_write(info.path) > time.time() - QUIET_S else "ended"
+    if any(_is_process_alive(file) for file in info.path.glob("process-*.json")):
+        return "live"
+    elsewhere = info.host != socket.gethostname()
+    return "live" if elsewhere and _last_write(info.path) > time.time() - QUIET_S else "ended"
+
+
+def _is_process_alive(file: Path) -> bool:
+    """Whether the process of a `process-*.json` runs on this host."""
+    try:
+        process = json.loads(file.read_text(encoding="utf-8"))
+        here = process.get("host") == socket.gethostname()
+        return here and _alive(int(process["pid"]), file.stat().st_mtime)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _alive(pid: int, seen: float) -> bool:
@@ -79,10 +84,11 @@ def _alive(pid: int, seen: float) -> bool:
 
 
 def _last_write(path: Path) -> float:
-    times: list[float] = []
-    for file in path.glob("*/*.parquet"):
-        try:
-            times.append(file.stat().st_mtime)
-        except OSError:
-            continue
-    return max(times, default=0.0)
+    return max((_modified(file) for file in path.glob("*/*.parquet")), default=0.0)
+
+
+def _modified(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:  # merged away meanwhile
+        return 0.0

@@ -53,4 +53,3 @@ def creation_order(files: Mapping[str, SqlFile]) -> list[str]:
     """Names of the view files, each after the views that it needs."""
     graph = {name: [n for n in file.words("needs") if n in files] for name, file in files.items()}
     return list(TopologicalSorter(graph).static_order())
-

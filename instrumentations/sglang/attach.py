@@ -92,6 +92,7 @@ class Attachment:
         """The scheduler is built: record what it will serve with, before its first forward."""
         session = self.session
         session.worker = getattr(scheduler, "draft_worker", None)
+        self._scheduler_facts(scheduler)
         self.recorder.fact("server.worker", type(session.worker).__name__ if session.worker is not None else None)
         if session.draft_runner is not None and session.worker is not None:
             model = session.draft_runner.model
@@ -105,6 +106,16 @@ class Attachment:
         self.recorder.event("serving")
         self._hook_rows()
         self.recorder.flush()
+
+    def _scheduler_facts(self, scheduler: Any) -> None:
+        """What the scheduler decided, whatever its arguments said."""
+        recorder = self.recorder
+        recorder.fact("server.overlap_schedule", bool(getattr(scheduler, "enable_overlap", False)), source="Scheduler")
+        recorder.fact("server.page_size", getattr(scheduler, "page_size", None), source="Scheduler")
+        try:
+            self.session.learn_warmup(getattr(scheduler, "tokenizer", None))
+        except Exception as error:  # noqa: BLE001 - any tokenizer may be behind it
+            logger.debug("eagletrace: cannot encode the warm-up's text: %s", error)
 
     def detach(self) -> None:
         """Unwrap everything and stop recording; wrapped objects are the originals again."""

@@ -21,7 +21,6 @@ _ARGUMENTS = {
     "server.speculative_num_draft_tokens": "speculative_num_draft_tokens",
     "server.speculative_token_map": "speculative_token_map",
     "server.dtype": "dtype",
-    "server.page_size": "page_size",
 }
 
 
@@ -33,7 +32,6 @@ def server(session: Session) -> None:
     for key, name in _ARGUMENTS.items():
         recorder.fact(key, getattr(args, name, None), source=f"server_args.{name}")
     recorder.fact("server.speculative_algorithm", getattr(args, "speculative_algorithm", None))
-    recorder.fact("server.overlap_schedule", not getattr(args, "disable_overlap_schedule", False))
     recorder.fact("server.cuda_graph", not getattr(args, "disable_cuda_graph", False))
     recorder.fact(
         "server.attention_backend",

@@ -89,8 +89,10 @@ class Generate(SessionHook):
         states: list[RequestState] = []
         for req in reqs:
             state = session.request(req)
-            if state.request_round and len(req.output_ids):
+            if len(req.output_ids) > state.prefilled_outputs:  # once for all chunks of its second prefill
+                state.prefilled_outputs = len(req.output_ids)
                 state.retractions += 1
+                session.prefilled(req, state)
                 session.recorder.event("retraction", request_ids=[state.rid], output_tokens=len(req.output_ids))
             state.request_round = 0
             if state.cached_tokens is None:

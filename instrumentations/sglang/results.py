@@ -50,7 +50,7 @@ class Results(SessionHook):
             self._close(launch, batch_result, gone, lengths)
         if self.session.serving:
             for req in reqs:
-                self._finish(req)
+                self._finish(req, launch is None)
 
     def _close(self, launch: Launch, result: Any, gone: list[bool], lengths: list[int]) -> None:
         packet = launch.packet
@@ -64,12 +64,14 @@ class Results(SessionHook):
                 break
         self.session.recorder.launch(packet)
 
-    def _finish(self, req: Any) -> None:
+    def _finish(self, req: Any, in_prefill: bool) -> None:
         session = self.session
         state = session.requests.get(req.rid)
         if state is None or not req.finished() or state.end_ns is not None:
             return
         state.end_ns, state.output_tokens = time.time_ns(), kept(req)
+        if in_prefill and state.output_tokens:
+            session.prefilled(req, state)
         reason = getattr(req, "finished_reason", None)
         state.finish_reason = reason.to_json().get("type") if hasattr(reason, "to_json") else str(reason)
         state.engine_rounds = getattr(req, "spec_verify_ct", None)

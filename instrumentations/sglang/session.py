@@ -14,6 +14,8 @@ from eagletrace.instrumentations.landing import KeyRecord
 from eagletrace.record.recorder import Recorder
 from eagletrace.record.requests import RequestState, is_sampled
 
+WARMUP_TEXT = "The capital city of France is"
+
 
 @dataclass
 class ForwardFacts:
@@ -69,6 +71,7 @@ class Session:
     extend_output: Any = None
     softmax_chains: bool = False  # whether the engine computes probabilities for chains (softmax: to 0.5.11)
     dead: bool = False
+    warmup_ids: list[list[int]] = field(default_factory=list[list[int]])
 
     def count(self, what: str) -> int:
         """Count a call; returns how many there were."""
@@ -99,6 +102,13 @@ class Session:
             state.temperature = 0.0
         return state
 
+    def prefilled(self, req: Any, state: RequestState) -> None:
+        """Record a request's last token, which a prefill gave and no launch followed."""
+        self.launches += 1
+        count = min(len(req.output_ids), getattr(req, "finished_len", None) or len(req.output_ids))
+        position = len(req.origin_input_ids) + count - 1
+        self.recorder.prefilled(self.launches, state, position, int(req.output_ids[count - 1]))
+
     def request_kind(self, req: Any) -> str:
         """user, warmup or health.
 
@@ -110,8 +120,16 @@ class Session:
         if getattr(getattr(req, "sampling_params", None), "max_new_tokens", None) != 8:
             return "user"
         text = getattr(req, "origin_input_text", None) or ""
-        own = text == "The capital city of France is" or "Describe the image." in text
-        return "warmup" if own or list(req.origin_input_ids) == [10, 11, 12] else "user"
+        ids = list(req.origin_input_ids)
+        own = text == WARMUP_TEXT or "Describe the image." in text or ids in self.warmup_ids
+        return "warmup" if own or ids == [10, 11, 12] else "user"
+
+    def learn_warmup(self, tokenizer: Any) -> None:
+        """How the warm-up's text reads as token ids: newer releases drop the text before the scheduler."""
+        if tokenizer is None:
+            return
+        inner = getattr(tokenizer, "tokenizer", tokenizer)
+        self.warmup_ids = [list(inner.encode(WARMUP_TEXT)), list(inner.encode(WARMUP_TEXT, add_special_tokens=False))]
 
     def crashed(self, where: str, error: BaseException, phase: str) -> None:
         """Record an exception that passes through a hook, and write everything: the process is about to die."""

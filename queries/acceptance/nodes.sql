@@ -10,6 +10,7 @@ SELECT
          WHEN draft_rank_of_target_token <= 100 THEN 100 WHEN draft_rank_of_target_token > 100 THEN 1000
     END AS rank_class,
     coalesce(draft_token = expected_token AND NOT accepted, FALSE) AS rejected_equal,
+    CASE WHEN depth = 1 AND reached THEN draft_token END AS first_draft,
     count(*) AS nodes
 FROM verifies
 GROUP BY ALL

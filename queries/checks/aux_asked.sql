@@ -4,6 +4,9 @@
 -- certainty: sure
 -- requires: contract:aux.set_layers_calls, contract:aux.count
 -- causes: aux.not_captured
+-- rank: 2
+-- fix: Use an engine release whose class for this target passes set_eagle3_layers_to_capture on to its language
+--     model (wrappers of multimodal models have swallowed it), with --speculative-algorithm EAGLE3.
 -- about: Wrappers around a language model have swallowed the call, so that the inner model never hears of it.
 WITH f AS (
     SELECT expected('aux.count')::BIGINT AS due, try_cast(fact('aux.set_layers_calls') AS BIGINT) AS calls,

@@ -11,8 +11,8 @@ SELECT
     CASE WHEN as_inputs OR as_outputs THEN 'alarm' ELSE 'ok' END AS status,
     path AS subject,
     CASE WHEN as_inputs OR as_outputs
-         THEN concat('layer ids ', ids::VARCHAR, ' stand at ', path, ', which the engine does not read; it captures the',
-                     ' same layers all the same')
+         THEN concat('layer ids ', ids::VARCHAR, ' stand at ', path, ', which the engine does not read;',
+                     ' it captures the same layers all the same')
          ELSE concat('the ids at ', path, ' differ from what is captured: see aux.layers') END AS reason,
     json_object('path', path, 'ids', ids, 'captured_inputs_of_layers', captured) AS evidence
 FROM unread

@@ -4,6 +4,10 @@
 -- certainty: sure
 -- requires: contract:aux.count, contract:aux.layers_captured
 -- causes: aux.not_captured
+-- rank: 3
+-- fix: Name as many distinct layers of the target as the fusion layer takes, in {draft}/config.json:
+--     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [...]}, those that the draft was trained on. The default
+--     [2, n/2, n-3] gives distinct ones from 8 layers on: check that {target} is the target that the draft belongs to.
 -- about: A layer named twice, or one that the target does not have, gives no state of its own.
 WITH f AS (
     SELECT expected('aux.count')::BIGINT AS due, fact('aux.count')::BIGINT AS counted,

@@ -18,7 +18,7 @@ SELECT
     CASE WHEN n < $min_rounds
          THEN concat('the rank of the target''s token was seen at ', n, ' first drafts; ', $min_rounds,
                      ' would do (EAGLETRACE_LEVEL=tokens)')
-         ELSE concat('the target''s token is the draft''s best in ', round(100 * first / n), ' % of first drafts, among',
-                     ' its ten best in ', round(100 * (n - far) / n), ' %') END AS reason,
+         ELSE concat('the target''s token is the draft''s best in ', round(100 * first / n), ' % of first drafts,',
+                     ' among its ten best in ', round(100 * (n - far) / n), ' %') END AS reason,
     json_object('positions', n, 'best', first, 'beyond_ten', far) AS evidence
 FROM p

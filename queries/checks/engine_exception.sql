@@ -6,7 +6,7 @@
 SELECT
     'alarm' AS status, coalesce(detail ->> '$.where', 'engine') AS subject,
     concat(detail ->> '$.type', ': ' || left(detail ->> '$.message', 200),
-           ' (in ' || (detail ->> '$.where'), ', ' || (detail ->> '$.phase'), CASE WHEN (detail ->> '$.where') IS NOT NULL THEN ')' END)
+           ' (in ' || (detail ->> '$.where') || coalesce(', ' || (detail ->> '$.phase'), '') || ')')
         AS reason,
     json_object('where', detail ->> '$.where', 'type', detail ->> '$.type', 'message', detail ->> '$.message',
                 'phase', detail ->> '$.phase') AS evidence

@@ -4,6 +4,9 @@
 -- certainty: sure
 -- requires: contract:head.in_checkpoint, contract:head.shared_with_target
 -- causes: lm_head.replaced
+-- rank: 2
+-- fix: Set "draft_vocab_size" in {draft}/config.json to the number of rows of lm_head (where it is missing or
+--     null SGLang serves the target's head); restart the server.
 -- about: EAGLE-3 trains a head of its own; another head makes noise of its outputs.
 -- param same_tensor_difference: float = 0.05, relative difference below which tensors are equal up to rounding
 -- references: SpecForge#478

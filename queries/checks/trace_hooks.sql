@@ -9,7 +9,8 @@ SELECT
            CASE WHEN errors > 0 THEN concat(' (', errors, ' errors of the hook)') END) AS reason,
     json_object('target', target, 'status', status, 'detail', detail, 'errors', errors) AS evidence
 FROM hooks
-WHERE status IN ('shut_out', 'disabled_after_errors', 'graph_hidden') OR (required AND status IN ('missing', 'never_fired'))
+WHERE status IN ('shut_out', 'disabled_after_errors', 'graph_hidden')
+    OR (required AND status IN ('missing', 'never_fired'))
 UNION ALL
 SELECT 'ok', 'hooks', concat(count(*) FILTER (WHERE status = 'installed'), ' hooks are attached'),
     json_object('hooks', count(*))

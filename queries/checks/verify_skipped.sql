@@ -18,7 +18,8 @@ SELECT
     'verification' AS subject,
     CASE WHEN algorithm IS NULL THEN 'the server does not speculate'
          WHEN rounds > 0 OR engine_rounds > 0 THEN 'verify rounds ran'
-         WHEN engine_rounds = 0 AND tokens >= $min_rounds THEN concat(tokens, ' tokens were generated, and no verify round ran')
-         ELSE 'no finished request of enough tokens has the engine''s count of verify rounds: send a request' END AS reason,
+         WHEN engine_rounds = 0 AND tokens >= $min_rounds
+             THEN concat(tokens, ' tokens were generated, and no verify round ran')
+         ELSE 'no finished request of enough tokens has the engine''s count of verify rounds: send requests' END AS reason,
     json_object('tokens', tokens, 'rounds', rounds, 'engine_rounds', engine_rounds) AS evidence
 FROM f

@@ -24,6 +24,6 @@ SELECT
     list_sort(ids) = captured AS as_inputs,
     speculators AND path NOT LIKE '%eagle_config%' AS means_inputs,
     requested IS NOT NULL
-        AND (path = source OR contains(source, path) OR path LIKE '%eagle_config%') AS read
+        AND (path = source OR ends_with(source, ' ' || path) OR path LIKE '%eagle_config%') AS read
 FROM i
 WHERE ids IS NOT NULL

@@ -1,16 +1,23 @@
 -- title: The output tokens of each request, rebuilt from rounds and verdicts
--- needs: rounds, verifies, round_verdicts, requests
+-- needs: rounds, verifies, all_rounds, all_verifies, round_verdicts, requests
 -- about: Every counted round gives its root, its accepted drafts and the bonus token, up to the tokens
 --        committed. A position seen twice (a root is the bonus of the round before) counts once, the later round's.
---        A last token that a prefill gave (one-token output, a retraction at the end) is in no round.
+--        A token that a prefill gave and no round followed (the request ended with it, or was retracted) stands
+--        in a row of its own, with request_round 0.
 -- column output_index: index in the output, 0 for the token that the prefill gave
--- column source: root, draft or bonus: what first gave the token
+-- column source: root, draft, bonus or prefill: what first gave the token
 WITH nodes AS (
     SELECT r.host, r.pid, r.request_seq, r.request_id, r.round, r.position + v.depth AS position,
            v.draft_token AS token, CASE WHEN v.depth = 0 THEN 'root' ELSE 'draft' END AS source
     FROM rounds r
     JOIN verifies v USING (host, pid, round, request_seq)
     WHERE v.depth = 0 OR (v.accepted AND v.depth <= coalesce(r.committed, v.depth))
+    UNION ALL
+    SELECT r.host, r.pid, r.request_seq, r.request_id, r.round, r.position, v.draft_token, 'prefill'
+    FROM all_rounds r
+    JOIN all_verifies v USING (host, pid, round, request_seq)
+    JOIN requests q USING (host, pid, request_seq)
+    WHERE r.request_round = 0
     UNION ALL
     SELECT r.host, r.pid, r.request_seq, r.request_id, r.round, r.position + b.accepted + 1,
            b.bonus_token, 'bonus'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ OFFSETS_AS_IDS: Row = {**SANE_MAP, "max": 116, "monotone": False, "unique": Fals
 
 def param(name: str, shape: list[int], keys: Sequence[str], **changes: Any) -> Row:
     """A parameter that `keys` wrote fully."""
-    elements = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    elements = math.prod(shape)
     row: Row = {
         "side": "draft", "name": name, "elements": elements, "elements_loaded": elements, "checkpoint_keys": list(keys),
         "shared_with": None, "shape": shape, "dtype": "float32", "rms": 0.1, "checksum": "0" * 16, "epoch": 0,
@@ -36,8 +37,9 @@ def param(name: str, shape: list[int], keys: Sequence[str], **changes: Any) -> R
 
 def key(name: str, shape: list[int], **changes: Any) -> Row:
     """A tensor of the checkpoint that was loaded."""
-    elements = shape[0] * (shape[1] if len(shape) > 1 else 1)
-    return {"key": name, "shape": shape, "dtype": "float32", "fate": "loaded", "elements": elements, "rms": 0.1} | changes
+    elements = math.prod(shape)
+    row: Row = {"key": name, "shape": shape, "dtype": "float32", "fate": "loaded", "elements": elements, "rms": 0.1}
+    return row | changes
 
 
 def _healthy_params() -> dict[str, Row]:
@@ -138,6 +140,8 @@ class Synthetic:
     dead_from: int | None = None
     level: str = "tokens"
     engine_rounds_factor: float = 1.0
+    rounds_recorded: bool = True
+    wrong_expectation: bool = False
     seed: int = 0
 
     def fact(self, name: str, actual: Any, expected: Any = ..., source: str = "test") -> Synthetic:
@@ -201,13 +205,14 @@ class Synthetic:
             rounds.append({
                 "round": number, "request_round": count + 1, "request_seq": seq, "request_id": f"req-{seq}", "row": 0,
                 "batch_size": 1, "position": number, "cached_tokens": 0, "drafted": len(drafted), "accepted": accepted,
-                "committed": accepted + 1, "counted": True, "fc_applied": self.facts["forward.fc_applied"][0],
+                "committed": accepted + 1, "counted": True, "fc_applied": self.facts.get("forward.fc_applied", (True,))[0],
             })  # fmt: skip
-        if self.level == "tokens":
+        if self.level == "tokens" and self.rounds_recorded:
             writer.write("rounds", rounds)
             writer.write("drafts", drafts)
             writer.write("verifies", verifies)
-        writer.write("totals", [self._totals(rounds)])
+        if self.rounds_recorded:
+            writer.write("totals", [self._totals(rounds)])
         writer.write("requests", [
             {"request_seq": seq, "request_id": f"req-{seq}", "request_kind": "user", "output_tokens": count + total + 1,
              "finish_reason": "length", "end_time_unix_nano": 9, "engine_accepted": total,
@@ -228,8 +233,8 @@ class Synthetic:
             ok, known = depth <= accepted, depth <= accepted or rng.random() >= self.out_of_vocab
             nodes.append({
                 **place, "node": depth, "parent_node": depth - 1, "depth": depth, "draft_token": token,
-                "expected_token": token if ok else token + 1, "target_token": 6, "reached": depth <= accepted + 1,
-                "accepted": ok, "target_token_in_draft_vocab": known,
+                "expected_token": token if ok or self.wrong_expectation else token + 1, "target_token": 6,
+                "reached": depth <= accepted + 1, "accepted": ok, "target_token_in_draft_vocab": known,
                 "draft_rank_of_target_token": 1 if ok else self.far_rank if known else None,
             })  # fmt: skip
             drafts.append({**place, "node": depth, "parent_node": depth - 1, "depth": depth, "token": token,

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS = 8, 24, 16, 12
+HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS = 8, 192, 144, 12
 LAYER_KEYS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj", "hidden_norm", "input_layernorm", "post_attention_layernorm",
@@ -53,7 +53,8 @@ def tiny_pair(tmp_path: Path) -> Path:
     """A pair folder with all variants; nothing can be served from it."""
     torch.manual_seed(0)
     pair = tmp_path / "pair"
-    write_model(pair / "target", {"num_hidden_layers": LAYERS}, {"embed": torch.randn(VOCAB, HIDDEN)})
+    target = {key: torch.randn(VOCAB, HIDDEN) for key in ("model.embed_tokens.weight", "lm_head.weight")}
+    write_model(pair / "target", {"num_hidden_layers": LAYERS, "vocab_size": VOCAB}, target)
     (pair / "target" / "tokenizer.json").write_text("{}")
     for variant in VARIANTS:
         write_draft(pair / "drafts" / variant, variant)

@@ -53,14 +53,37 @@ def test_keys_are_dropped(name: str, gone: set[str], tiny_pair: Path, tmp_path: 
     assert before.config == after.config
 
 
-def test_d2t_edits(tiny_pair: Path, tmp_path: Path) -> None:
-    before, absolute = before_and_after("d2t-absolute", tiny_pair, tmp_path)
-    ids = torch.arange(len(before.tensors["d2t"]))
-    assert torch.equal(absolute.tensors["d2t"], before.tensors["d2t"] + ids)
-    assert int((absolute.tensors["d2t"] + ids).max()) >= before.config["vocab_size"]  # what kills the server
-    assert_same_tensors(before, absolute, "d2t")
+def test_absolute_d2t_leaves_few_ids_out_of_range(tiny_pair: Path, tmp_path: Path) -> None:
+    right = materialize(case("padded-vocabulary"), tiny_pair, tmp_path)
+    wrong = materialize(case("d2t-absolute"), tiny_pair, tmp_path)
+    assert right.target == wrong.target
+    target = Checkpoint.read(wrong.target)
+    vocabulary = target.config["vocab_size"]
+    assert vocabulary % 64 == 0
+    for key in ("model.embed_tokens.weight", "lm_head.weight"):
+        before = Checkpoint.read(tiny_pair / "target").tensors[key]
+        assert torch.equal(target.tensors[key][: len(before)], before)
+        assert torch.equal(target.tensors[key][len(before) :], before[:1].expand(vocabulary - len(before), -1))
 
-    _, zero = before_and_after("d2t-zero", tiny_pair, tmp_path)
+    offsets, absolute = Checkpoint.read(right.draft), Checkpoint.read(wrong.draft)
+    ids = torch.arange(len(offsets.tensors["d2t"]))
+    kept = offsets.tensors["d2t"] + ids
+    assert torch.equal(absolute.tensors["d2t"], kept)
+    assert int((absolute.tensors["d2t"] + ids >= vocabulary).sum()) == 20
+    assert_same_tensors(offsets, absolute, "d2t")
+
+    before = Checkpoint.read(tiny_pair / "drafts" / "default")
+    old_ids = (before.tensors["d2t"] + torch.arange(len(before.tensors["d2t"]))).tolist()
+    rows = [old_ids.index(int(token)) for token in kept]
+    assert torch.equal(offsets.tensors["lm_head.weight"], before.tensors["lm_head.weight"][rows])
+    assert torch.equal(offsets.tensors["t2d"].nonzero().flatten(), kept)
+    assert offsets.config["draft_vocab_size"] == len(kept)
+    assert_same_tensors(before, offsets, "d2t", "t2d", "lm_head.weight")
+
+
+def test_d2t_edits(tiny_pair: Path, tmp_path: Path) -> None:
+    before, zero = before_and_after("d2t-zero", tiny_pair, tmp_path)
+    ids = torch.arange(len(before.tensors["d2t"]))
     assert zero.tensors["d2t"].count_nonzero() == 0
     assert zero.tensors["d2t"].dtype == before.tensors["d2t"].dtype
 
@@ -101,7 +124,7 @@ def test_layer_id_edits(tiny_pair: Path, tmp_path: Path) -> None:
 def test_the_shallow_target_keeps_its_weights(tiny_pair: Path, tmp_path: Path) -> None:
     prepared = materialize(case("target-too-shallow"), tiny_pair, tmp_path)
     before, after = Checkpoint.read(tiny_pair / "target"), Checkpoint.read(prepared.target)
-    assert after.config["num_hidden_layers"] == 6
+    assert after.config["num_hidden_layers"] == 20
     assert_same_tensors(before, after)
     assert (prepared.target / "tokenizer.json").read_text() == "{}"
 

@@ -13,82 +13,63 @@ from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.run import LabResult, lab_run
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
-LOAD = LoadOptions(rounds=60, concurrency=2, max_new_tokens=48)
+LIMITS = (48, 48, 5, 1)
+PROMPTS = ("def parse(self, text):\n    ", "import re\n\nclass ", "for name in ", "def parse(self, text):\n    return ")
+LOAD = LoadOptions(prompts=PROMPTS, max_new_tokens=LIMITS, concurrency=2)
 NEWEST = ServeOptions(tracing="off")
-V1 = replace(NEWEST, engine="0.5.9", worker="v1")
-V2 = replace(NEWEST, engine="0.5.9", worker="v2")
 
 
-def served(options: ServeOptions, folder: Path, load: LoadOptions = LOAD) -> LabResult:
+def served(folder: Path, **more: object) -> LabResult:
+    options = replace(NEWEST, dir=folder, **more)  # pyright: ignore[reportArgumentType]
     try:
         engine_python(options.engine or "0.5.23")
     except EngineMissingError as error:
         pytest.skip(str(error))
-    return lab_run(replace(options, dir=folder), load)
+    return lab_run(options, LOAD)
 
 
 def tokens(result: LabResult) -> list[list[int]]:
     return [answer.output_ids for answer in result.answers]
 
 
-def healthy(result: LabResult) -> None:
-    assert not result.engine_died
-    assert result.rounds >= LOAD.rounds
-    assert result.accept_length is not None
-    assert result.accept_length > 1.8
-    assert all(len(answer.output_ids) == 48 for answer in result.answers)
+def assert_served(result: LabResult) -> None:
+    assert not result.engine_died, result.reason
+    assert [len(ids) for ids in tokens(result)] == list(LIMITS)
     assert result.run is None  # tracing was off
+    assert result.accept_length is not None
+    assert result.accept_length > 1.5
 
 
-def test_chain_and_tree_give_the_same_tokens(tmp_path: Path) -> None:
-    chain = served(NEWEST, tmp_path)
-    tree = served(replace(NEWEST, topk=4), tmp_path)
-    healthy(chain)
-    healthy(tree)
-    count = min(len(chain.answers), len(tree.answers))
-    assert tokens(chain)[:count] == tokens(tree)[:count]
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> LabResult:
+    return served(tmp_path_factory.mktemp("chain"))
+
+
+def test_the_newest_engine_serves_a_chain(chain: LabResult) -> None:
+    assert_served(chain)
+
+
+@pytest.mark.parametrize("more", [{"topk": 4}, {"extra_env": {"SGLANG_TEST_RETRACT": "1"}}], ids=["tree", "retraction"])
+def test_trees_and_retraction_keep_the_tokens(more: dict[str, object], chain: LabResult, tmp_path: Path) -> None:
+    other = served(tmp_path, **more)
+    assert_served(other)
+    assert tokens(other) == tokens(chain)
 
 
 @pytest.mark.lab_0_5_9
-@pytest.mark.parametrize("options", [V1, V2, replace(V1, topk=4)], ids=["v1", "v2", "v1-tree"])
-def test_the_old_engine(options: ServeOptions, tmp_path: Path) -> None:
-    healthy(served(options, tmp_path))
-
-
 @pytest.mark.parametrize(
-    "options",
-    [NEWEST, pytest.param(V1, marks=pytest.mark.lab_0_5_9), pytest.param(V2, marks=pytest.mark.lab_0_5_9)],
-    ids=["0.5.23", "v1", "v2"],
+    "more",
+    [{"worker": "v1"}, {"worker": "v1", "topk": 4}, {"worker": "v2", "extra_env": {"SGLANG_TEST_RETRACT": "1"}}],
+    ids=["v1", "v1-tree", "v2-retraction"],
 )
-def test_retraction_keeps_the_tokens(options: ServeOptions, tmp_path: Path) -> None:
-    load = LoadOptions(prompts=["def parse(self, text):\n    ", "import re\n\nclass "], max_new_tokens=32)
-    retracting = replace(options, extra_env={"SGLANG_TEST_RETRACT": "1"})
-    plain, retracted = served(options, tmp_path, load), served(retracting, tmp_path, load)
-    assert not retracted.engine_died
-    assert tokens(plain) == tokens(retracted)
-    assert [len(ids) for ids in tokens(plain)] == [32, 32]
-
-
-def test_stop_strings_and_length_limits(tmp_path: Path) -> None:
-    prompts = ["def parse(self, text):\n    ", "import re\n\nclass "] * 2
-    load = LoadOptions(prompts=prompts, max_new_tokens=[5, 17, 40, 1], stop=["return"], concurrency=4)
-    result = served(NEWEST, tmp_path, load)
-    reasons = [answer.meta_info["finish_reason"]["type"] for answer in result.answers]
-    for answer, limit in zip(result.answers, (5, 17, 40, 1), strict=True):
-        assert len(answer.output_ids) <= limit
-    assert set(reasons) <= {"length", "stop"}
-    assert len(result.answers) == 4
+def test_the_old_engine_gives_the_same_tokens(more: dict[str, object], chain: LabResult, tmp_path: Path) -> None:
+    other = served(tmp_path, engine="0.5.9", **more)
+    assert_served(other)
+    assert tokens(other) == tokens(chain)
 
 
 def test_a_fault_that_kills_is_a_result(tmp_path: Path) -> None:
-    result = served(replace(NEWEST, fault="target-too-shallow"), tmp_path)
+    result = served(tmp_path, fault="target-too-shallow")
     assert result.engine_died
     assert result.accept_length is None
     assert "its log ends" in result.reason
-
-
-def test_a_fault_that_costs_is_visible(tmp_path: Path) -> None:
-    result = served(replace(NEWEST, fault="d2t-zero"), tmp_path)
-    assert not result.engine_died
-    assert result.accept_length is not None
-    assert result.accept_length < 1.3

@@ -1,4 +1,6 @@
 """The pair: what ships is sound, and what `build_pair` makes is sound, useful and repeatable."""
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import json
 from pathlib import Path
@@ -14,7 +16,7 @@ from transformers import AutoTokenizer
 
 from eagletrace.errors import UnknownNameError
 from eagletrace.lab.pair import VARIANTS, build_pair, prompts, shipped_pair
-from eagletrace.lab.pair.evaluate import load_draft, load_target, simulate
+from eagletrace.lab.pair.evaluate import Wiring, load_draft, load_target, simulate
 from eagletrace.lab.pair.measure import PROMPT_LENGTH, held_out_continuations, measure_draft
 
 SHIPPED = shipped_pair()
@@ -32,7 +34,7 @@ def test_a_rebuilt_pair_drafts_what_its_target_says(small: Path) -> None:
     draft = load_draft(small / "drafts" / "default", target.config.num_hidden_layers)
     healthy = simulate(target, draft, texts, PROMPT_LENGTH).accept_length
     assert healthy > 1.5
-    assert simulate(target, draft, texts, PROMPT_LENGTH, layers=(7, 7, 7)).accept_length < healthy
+    assert simulate(target, draft, texts, PROMPT_LENGTH, Wiring(layers=(7, 7, 7))).accept_length < healthy
 
 
 @pytest.mark.slow

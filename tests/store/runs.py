@@ -65,7 +65,7 @@ def small_run(path: Path, **facts: Any) -> Path:
     w.write("rounds", [r for r, _ in rounds])
     w.write("verifies", [n for _, nodes in rounds for n in nodes])
     w.write("requests", [request(), request(2, request_kind="warmup")])
-    end = {"output_tokens": 8, "engine_rounds": 3, "engine_accepted": 5, "finish_reason": "length"}
+    end: Row = {"output_tokens": 8, "engine_rounds": 3, "engine_accepted": 5, "finish_reason": "length"}
     w.write("requests", [request(time_unix_nano=2, end_time_unix_nano=9, **end)])
     w.write("totals", [{"time_unix_nano": 1, "rounds": 3, "drafted": 9, "accepted": 5, "reached_by_depth": [3, 2, 2],
                         "accepted_by_depth": [2, 2, 1], "correct_drafts_histogram": [1, 0, 1, 1]}])  # fmt: skip

@@ -8,7 +8,7 @@ from eagletrace.errors import UnknownNameError
 
 CAUSES: dict[str, CauseInfo] = {
     cause.id: cause
-    for module in (configuration, capture, weights, vocabulary, sharing, runtime, training)
+    for module in (configuration, capture, sharing, weights, vocabulary, runtime, training)
     for cause in module.CAUSES
 }
 """All causes by id, the more upstream ones first."""

@@ -15,10 +15,9 @@ CAUSES = (
         shows="use_aux_hidden_state read as false; set_eagle3_layers_to_capture never called on the target, or "
         "swallowed by a wrapper around the language model; fewer layers captured than fc takes; hidden states as "
         "wide as one hidden size where a multiple is due.",
-        fix='Set "use_aux_hidden_state": true under "eagle_config" in {draft}/config.json (or take the key away). If '
-        "the target is a wrapper (a multimodal model), use a release whose wrapper passes "
-        "set_eagle3_layers_to_capture on. If the target has too few layers for the default ones [2, n/2, n-3], name "
-        'distinct ones in "eagle_config": {{"eagle_aux_hidden_state_layer_ids": [...]}} and train the draft on them.',
+        fix='Let {draft}/config.json ask for aux states ("use_aux_hidden_state": true under "eagle_config", with as many '
+        "distinct layer ids as the fusion layer takes), and use an engine release whose class for this target passes "
+        "set_eagle3_layers_to_capture on to its language model.",
         cases=("sglang#27829", "SpecForge#310", "the Kimi-K2.5 story: 7168 wide where 21504 was due"),
         effects=("aux.width_hidden", "aux.width", "aux.layers", "fc.applied", "numerics.nan_hidden"),
     ),
@@ -34,7 +33,7 @@ CAUSES = (
         shows="The ids in the configuration, wherever they stand, against the layers hooked in the target. With one "
         "set of ids that is itself wrong, only a replay with other layers shows it.",
         fix='Write the ids where SGLang reads them, {draft}/config.json: "eagle_config": '
-        '{{"eagle_aux_hidden_state_layer_ids": [...]}}. SGLang takes an id as the output of that layer: to capture '
+        '{"eagle_aux_hidden_state_layer_ids": [...]}. SGLang takes an id as the output of that layer: to capture '
         "the input of layer k (what vLLM and speculators call k) write k - 1.",
         cases=("tokenspeed#526", "sglang#25454", "sglang#32334", "SpecForge#240"),
         loss="partial",

@@ -11,6 +11,7 @@ from eagletrace.lab.faults.changes import (
     FillTensor,
     LayerIdsAtTop,
     RenameKeys,
+    RoomForAbsoluteIds,
     SetConfig,
     ShiftLayerIds,
 )
@@ -69,7 +70,7 @@ VOCABULARY: tuple[Case, ...] = (
         title="d2t holds target ids where the engine reads offsets",
         case="vllm#18909",
         expected=("vocab.d2t_encoding",),
-        changes=(D2tAsAbsoluteIds(),),
+        changes=(RoomForAbsoluteIds(out_of_range=20), D2tAsAbsoluteIds()),
     ),
     Case(
         name="d2t-zero",

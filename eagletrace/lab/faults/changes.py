@@ -154,7 +154,7 @@ class SetConfig:
 
 @dataclass(frozen=True)
 class LayerIdsAtTop:
-    """The aux layer ids stand at the top of the draft's config only, as inputs of layers, as training libraries write."""
+    """The aux layer ids stand at the top of the draft's config only: inputs of layers, as training libraries write."""
 
     def apply(self, pair: PairFiles) -> None:
         """Take them out of `eagle_config`, where SGLang reads them as outputs."""
@@ -196,6 +196,49 @@ class DefaultLayerIdsAtTop:
         """Write [2, n // 2, n - 3], the layers whose inputs are captured."""
         layers = int(pair.target.config["num_hidden_layers"])
         pair.draft.config[LAYER_IDS] = [2, layers // 2, layers - 3]
+
+
+@dataclass(frozen=True)
+class RoomForAbsoluteIds:
+    """A target vocabulary padded so far that, were `d2t` read wrongly, only `out_of_range` draft ids would leave it.
+
+    So it is with large vocabularies: most absolute ids read as offsets still name a token, and a server lives until
+    one of the rest is drafted. Padding copies the row of token 0, which is never generated; draft ids that would
+    leave too, the less rare ones first, are taken out of the draft's vocabulary.
+    """
+
+    out_of_range: int
+
+    def apply(self, pair: PairFiles) -> None:
+        """Pad the target's embedding and head to a multiple of 64 rows, as the engine does, and trim the draft."""
+        d2t = _tensor(pair.draft, "d2t")
+        kept = d2t + torch.arange(len(d2t))
+        vocabulary = int(kept.max() + len(d2t) - 1) // _ROWS * _ROWS
+        rows = list(range(len(kept)))
+        while len(leaving := [i for i, row in enumerate(rows) if kept[row] + i >= vocabulary]) > self.out_of_range:
+            del rows[leaving[0]]
+        for key in ("model.embed_tokens.weight", "lm_head.weight"):
+            _pad_rows(pair.target, key, vocabulary)
+        _set_vocabulary(pair.draft, torch.tensor(rows), kept, vocabulary)
+        for config in (pair.target.config, pair.draft.config):
+            config["vocab_size"] = vocabulary
+
+
+_ROWS = 64
+"""SGLang's embedding has a multiple of so many rows (DEFAULT_VOCAB_PADDING_SIZE), whatever the config says."""
+
+
+def _pad_rows(checkpoint: Checkpoint, key: str, rows: int) -> None:
+    tensor = _tensor(checkpoint, key)
+    checkpoint.tensors[key] = torch.cat([tensor, tensor[:1].expand(rows - len(tensor), -1)])
+
+
+def _set_vocabulary(draft: Checkpoint, rows: torch.Tensor, kept: torch.Tensor, vocabulary: int) -> None:
+    """The draft keeps these rows of its head; `kept` holds the target id of every old row."""
+    draft.tensors["lm_head.weight"] = _tensor(draft, "lm_head.weight")[rows]
+    draft.tensors["d2t"] = kept[rows] - torch.arange(len(rows))
+    draft.tensors["t2d"] = torch.isin(torch.arange(vocabulary), kept[rows])
+    draft.config["draft_vocab_size"] = len(rows)
 
 
 def _tensor(checkpoint: Checkpoint, key: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ from eagletrace.lab.faults.changes import (
     DropKeys,
     InvertMask,
     RenameKeys,
+    RoomForAbsoluteIds,
 )
 
 CONTROLS: tuple[Case, ...] = (
@@ -61,6 +62,13 @@ CONTROLS: tuple[Case, ...] = (
         title="a full draft vocabulary, which needs no d2t",
         case="drafts trained without a reduced vocabulary",
         variant="full_vocab",
+    ),
+    Case(
+        name="padded-vocabulary",
+        kind="control",
+        title="a target vocabulary padded past the tokenizer's, and a smaller draft vocabulary",
+        case="vocabularies padded to a multiple of 64",
+        changes=(RoomForAbsoluteIds(out_of_range=20),),
     ),
     Case(
         name="no-final-norm",

@@ -1,4 +1,6 @@
 """Builds a pair: tokenizer, target, the target's own texts, then one draft after another."""
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import argparse
 import platform
@@ -78,13 +80,12 @@ def build_pair(
 def build_target(seed: int, settings: PairSettings, progress: Progress) -> TrainedTarget:
     """Tokenizer, target and the texts that it writes."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
     text = training_text()
     tokenizer = train_tokenizer(text, settings.vocab_size)
     ids = torch.tensor(tokenizer.encode(text).ids)
     progress(f"{ids.numel()} tokens of text, {tokenizer.get_vocab_size()} in the vocabulary")
-    model = train_target(ids, settings, generator, progress)
-    texts = write_texts(model, ids, settings, generator)
+    model = train_target(ids, settings, torch.Generator().manual_seed(seed), progress)
+    texts = write_texts(model, ids, settings, torch.Generator().manual_seed(seed))
     progress(f"the target wrote {texts.shape[0]} texts of {texts.shape[1]} tokens")
     return TrainedTarget(model, tokenizer, ids, texts)
 

@@ -6,6 +6,8 @@ depth ``k`` the row of an anchor stands at position ``t+k-1``, takes the draft's
 and attends to the depth-1 rows of positions ``<= t`` and to its own chain: the pattern of EAGLE-3's training-time
 test, which is exactly what the engine computes when it drafts from ``t``.
 """
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,6 @@
 """EAGLE-3's training-time test: the draft learns each depth of its chain on its own hidden states."""
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from dataclasses import dataclass
 

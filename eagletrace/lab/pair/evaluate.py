@@ -2,6 +2,8 @@
 
 All anchors of a text are drafted at once (see ``draft.py``); the engine's rounds are then walked through them.
 """
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import json
 from dataclasses import dataclass
@@ -100,12 +102,12 @@ def simulate(
     states = torch.cat([inputs[layer] for layer in wiring.layers or draft.layers], -1)
     hidden = final[:, :anchors] if wiring.skip_fc else module.fc(states[:, :anchors])
     own = None if wiring.target_embeddings else module.embed_tokens
-    embed = target.get_input_embeddings().weight if own is None else own.weight
+    embed = target.model.embed_tokens.weight if own is None else own.weight
     tokens, cache = texts[:, 1 : 1 + anchors], AnchorCache()
     right = torch.ones(texts.shape[0], anchors, dtype=torch.bool)
     correct = torch.zeros(texts.shape[0], anchors, dtype=torch.int64)
     for depth in range(wiring.steps):
-        hidden, logits = module.step(embed[tokens], hidden, cache)
+        hidden, logits = module.step(F.embedding(tokens, embed), hidden, cache)
         if wiring.target_head:
             logits = F.linear(module.norm(hidden), target.lm_head.weight)
         tokens = draft.token_of[logits.argmax(-1)]

@@ -1,4 +1,6 @@
 """Writes a pair as the files that SGLang and transformers (4 and 5) load."""
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import json
 from pathlib import Path
@@ -19,7 +21,7 @@ def save_target(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, set
     """``config.json``, ``model.safetensors`` in bfloat16, and the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: as_bfloat16(value) for name, value in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(tensors, folder)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "num_hidden_layers": settings.layers,
@@ -42,7 +44,7 @@ def save_draft(draft: Draft, task: DraftTask, folder: Path, settings: PairSettin
     if kept.numel() < settings.vocab_size:
         tensors["d2t"] = kept - torch.arange(kept.numel())
         tensors["t2d"] = torch.zeros(settings.vocab_size, dtype=torch.bool).index_fill(0, kept, True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(tensors, folder)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
@@ -78,6 +80,13 @@ def shared_config(settings: PairSettings) -> dict[str, object]:
         "eos_token_id": EOS_ID,
         "torch_dtype": "bfloat16",
     }
+
+
+def save_tensors(tensors: dict[str, Tensor], folder: Path) -> None:
+    """``model.safetensors``, readable by all (safetensors gives it to the owner alone)."""
+    file = folder / "model.safetensors"
+    save_file(tensors, file, metadata={"format": "pt"})
+    file.chmod(0o644)
 
 
 def as_bfloat16(value: Tensor) -> Tensor:

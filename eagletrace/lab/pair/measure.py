@@ -2,6 +2,8 @@
 
 ``python -m eagletrace.lab.pair.measure PAIR`` prints the figures of a folder with ``target/`` and ``drafts/``.
 """
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import argparse
 import json

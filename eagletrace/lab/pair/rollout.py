@@ -1,4 +1,6 @@
 """What the drafts learn from: texts that the target writes greedily, and its states on them."""
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from dataclasses import dataclass
 

@@ -29,10 +29,10 @@ class PairSettings:
     """Layers whose inputs the variant ``other_layers`` is trained on."""
 
     # target training
-    target_steps: int = 1000
+    target_steps: int = 501
     target_batch: int = 8
     target_length: int = 192
-    separation_weight: float = 0.3
+    separation_weight: float = 2.0
     """Weight of the penalty on similar hidden states of nearby layers."""
 
     # texts that the target writes itself
@@ -41,7 +41,7 @@ class PairSettings:
     rollout_length: int = 160
 
     # draft training
-    draft_steps: int = 350
+    draft_steps: int = 200
     draft_batch: int = 10
     draft_depths: int = 4
     """Steps of the training-time test: how often the draft runs on its own hidden state, plus one."""

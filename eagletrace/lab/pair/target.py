@@ -4,6 +4,8 @@ A hidden state of an ordinary small Llama resembles its neighbours', because eac
 residual stream; an EAGLE-3 draft then hardly notices that it is fed from a wrong layer. Here a penalty on the
 squared cosine between the hidden states of nearby layers makes every layer rewrite the stream.
 """
+# torch's, safetensors' and transformers' own types are partial:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from collections.abc import Callable
 
@@ -17,6 +19,8 @@ from eagletrace.lab.pair.tokenizer import BOS_ID, EOS_ID
 
 Progress = Callable[[str], None]
 SEPARATION_LAGS = (1, 2, 3)
+ALLOWED_SIMILARITY = 0.12
+"""Mean squared cosine below which two layers count as unlike; pressing on only costs the text."""
 
 
 def target_config(settings: PairSettings) -> LlamaConfig:
@@ -82,7 +86,7 @@ def rate_factor(step: int, steps: int) -> float:
 
 
 def separation_weight(step: int, settings: PairSettings) -> float:
-    """Nothing while the model learns its first words (the penalty alone would keep it from them), then a ramp."""
+    """Half at the start, while the model learns its first words, full from the middle on."""
     done = step / settings.target_steps
     return settings.separation_weight * min(done + 0.5, 1.0)
 
@@ -94,10 +98,10 @@ def sample_windows(ids: Tensor, count: int, length: int, generator: torch.Genera
 
 
 def layer_similarity(hidden_states: tuple[Tensor, ...]) -> Tensor:
-    """Mean squared cosine between centred hidden states [batch, time, hidden] one to three layers apart."""
+    """By how much centred hidden states [batch, time, hidden] one to three layers apart are too similar, on average."""
     directions = [F.normalize(state - state.mean((0, 1)), dim=-1) for state in hidden_states]
     terms = [
-        F.relu((first * second).sum(-1).square().mean() - 0.12)
+        F.relu((first * second).sum(-1).square().mean() - ALLOWED_SIMILARITY)
         for lag in SEPARATION_LAGS
         for first, second in zip(directions, directions[lag:], strict=False)
     ]

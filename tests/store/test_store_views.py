@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from eagletrace.format import TABLES
-from eagletrace.store import open_run
+from eagletrace.store import Run, open_run
 from eagletrace.store.sqlfile import load_folder
 from tests.store.runs import chain, make_folder, request, small_run, writer
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with open_run(small_run(tmp_path_factory.mktemp("small") / "run")) as run:
+        yield run
 
 
 def test_only_counted_rounds_of_user_requests(tmp_path: Path) -> None:
@@ -130,8 +137,12 @@ def test_two_processes_do_not_mix_their_rounds(tmp_path: Path) -> None:
 def test_newest_row_counts(tmp_path: Path) -> None:
     path = make_folder(tmp_path / "run")
     w = writer(path)
-    w.write("contract", [{"key": "a", "actual": "2", "time_unix_nano": 2}, {"key": "a", "actual": "1", "time_unix_nano": 1}])
-    w.write("hooks", [{"target": "t", "calls": 1, "time_unix_nano": 1}, {"target": "t", "calls": 9, "time_unix_nano": 2}])
+    w.write(
+        "contract", [{"key": "a", "actual": "2", "time_unix_nano": 2}, {"key": "a", "actual": "1", "time_unix_nano": 1}]
+    )
+    w.write(
+        "hooks", [{"target": "t", "calls": 1, "time_unix_nano": 1}, {"target": "t", "calls": 9, "time_unix_nano": 2}]
+    )
     w.write("params", [{"side": "draft", "name": "fc", "phase": "serving", "time_unix_nano": 2},
                        {"side": "draft", "name": "fc", "phase": "loaded", "time_unix_nano": 1}])  # fmt: skip
     with open_run(path) as run:
@@ -152,13 +163,20 @@ def test_empty_run_has_every_table_with_its_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n, f in load_folder("views").items() if f.meta.get("kind") != "macro"])
-def test_every_view_documents_what_it_needs(name: str, tmp_path: Path) -> None:
+def test_every_view_documents_what_it_needs(name: str, small: Run) -> None:
     files = load_folder("views")
     file = files[name]
     assert file.title != name and file.words("needs")
-    with open_run(small_run(tmp_path / "run")) as run:
-        columns = {d["column_name"] for d in run.rows(f"DESCRIBE {name}")}
-        assert set(file.columns) <= columns
-        run.rows(f"FROM {name}")
-        for needed in file.words("needs"):
-            assert needed.removeprefix("all_ranks.") in {*files, *TABLES}
+    columns = {d["column_name"] for d in small.rows(f"DESCRIBE {name}")}
+    assert set(file.columns) <= columns
+    small.rows(f"FROM {name}")
+    for needed in file.words("needs"):
+        assert needed.removeprefix("all_ranks.") in {*files, *TABLES}
+
+
+@pytest.mark.parametrize("name", load_folder("explore"))
+def test_every_bundled_query_runs(name: str, small: Run) -> None:
+    file = load_folder("explore")[name]
+    assert file.words("needs")
+    result = small.query(file.sql, {p.name: p.default for p in file.params.values()} or None)
+    assert set(file.columns) <= set(result.columns)

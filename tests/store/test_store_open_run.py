@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from eagletrace.errors import EagletraceError, NewerSchemaError, NotARunError
-from eagletrace.store import open_run
 from eagletrace.store import files as store_files
+from eagletrace.store import open_run
 from eagletrace.store.files import without_merged
 from tests.store.runs import make_folder, small_run, writer
 
@@ -27,7 +27,7 @@ def test_newest_run_by_start_time(tmp_path: Path) -> None:
 def test_paths_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(NotARunError, match="no such folder"):
         open_run(tmp_path / "absent")
-    with pytest.raises(NotARunError, match="is empty.*EAGLETRACE=1"):
+    with pytest.raises(NotARunError, match=r"is empty.*EAGLETRACE=1"):
         open_run(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(NotARunError, match="holds no run"):
@@ -47,7 +47,7 @@ def test_unreadable_run_json(tmp_path: Path, text: str) -> None:
 def test_newer_schema_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     make_folder(tmp_path / "old", start=1)
     make_folder(tmp_path / "new", start=2, schema_version=99)
-    with pytest.raises(NewerSchemaError, match="version 99.*newer eagletrace") as error:
+    with pytest.raises(NewerSchemaError, match=r"version 99.*newer eagletrace") as error:
         open_run(tmp_path / "new")
     assert error.value.exit_code == 2
     with open_run(tmp_path) as run:
@@ -177,7 +177,7 @@ def test_user_sql_reads_the_run_and_nothing_else(tmp_path: Path) -> None:
         "SELECT * FROM secret_rows", "SELECT $a",
     ]  # fmt: skip
     secret_rows = [1]
-    before = {p for p in tmp_path.rglob("*")}
+    before = set(tmp_path.rglob("*"))
     with open_run(path) as run:
         for sql in refused:
             with pytest.raises(EagletraceError) as error:
@@ -186,7 +186,7 @@ def test_user_sql_reads_the_run_and_nothing_else(tmp_path: Path) -> None:
         assert run.query("SELECT count(*) AS n FROM all_ranks.rounds").rows() == [{"n": 5}]
         assert run.query("SHOW TABLES").table.num_rows > 20
         assert run.query("SELECT $n::INT AS n", {"n": 3}).rows() == [{"n": 3}]
-    assert {p for p in tmp_path.rglob("*")} == before and secret_rows
+    assert set(tmp_path.rglob("*")) == before and secret_rows
 
 
 def test_nothing_on_disk_changes(tmp_path: Path) -> None:
