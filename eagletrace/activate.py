@@ -68,8 +68,10 @@ def _report_shut_out(module: Any, reason: str) -> None:
     """Warn where a scheduler is built: in its log, and as a run that says why it is empty."""
     import wrapt
 
-    def warn(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        message = f"eagletrace: EAGLETRACE is set but tracing is shut out: {reason}. Add {PLUGIN_NAME} to it, or unset it."
+    def warn(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+        message = (
+            f"eagletrace: EAGLETRACE is set but tracing is shut out: {reason}. Add {PLUGIN_NAME} to it, or unset it."
+        )
         logger.warning(message)
         print(message, file=sys.stderr, flush=True)
         return wrapped(*args, **kwargs)
@@ -97,7 +99,7 @@ def _wrap_scheduler(module: Any) -> None:
     if not _state.get("asked") or _state.get("wrapped"):
         return
     scheduler = module.Scheduler
-    original = vars(scheduler)["__init__"]
+    original: Any = vars(scheduler)["__init__"]
     wrapper = wrapt.FunctionWrapper(original, _build_scheduler)
     scheduler.__init__ = wrapper
     _state["wrapped"] = (scheduler, original, wrapper)
@@ -134,9 +136,11 @@ def _attach(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _state["attachment"] = attachment
         attachment.attach()
     except OSError as error:
-        _say(f"eagletrace: cannot write a trace ({error}); serving without tracing. Set EAGLETRACE_DIR to a writable folder.")
+        _say(
+            f"eagletrace: cannot write a trace ({error}); serving without tracing. Set EAGLETRACE_DIR to a writable folder."
+        )
         return None
-    except Exception as error:  # noqa: BLE001 - the server comes first
+    except Exception as error:
         _say(f"eagletrace: could not attach ({type(error).__name__}: {error}); serving without tracing")
         logger.debug("eagletrace: attach failed", exc_info=True)
         return None
@@ -153,7 +157,7 @@ def _say(message: str) -> None:
 def _quietly(function: Any, *args: Any) -> None:
     try:
         function(*args)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         _say(f"eagletrace: {type(error).__name__}: {error}; serving is not affected")
         logger.debug("eagletrace: error", exc_info=True)
 

@@ -1,4 +1,4 @@
-"""Entry point `opentelemetry_instrumentor`: found by OpenTelemetry's auto-instrumentation; needs EAGLETRACE to be set."""
+"""Entry point `opentelemetry_instrumentor`, found by OpenTelemetry's auto-instrumentation; needs EAGLETRACE set."""
 
 from __future__ import annotations
 

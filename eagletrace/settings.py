@@ -115,7 +115,10 @@ def _run_id(text: str) -> str:
 def _directory(text: str) -> Path:
     if "\0" in text:
         raise ValueError(text)
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # no such user
+        raise ValueError(text) from None
 
 
 VARIABLES = (
@@ -145,7 +148,7 @@ def from_environ(environ: Mapping[str, str] = os.environ) -> Settings:
             continue
         try:
             values[variable.field] = variable.parse(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             default = getattr(Settings, variable.field)
             bad.append(BadSetting(variable.name, text, variable.allowed, f"{default}"))
     if values.get("redact") and values.get("level") == "tensors":

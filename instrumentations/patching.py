@@ -53,7 +53,9 @@ class Hook:
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """Runs when the wrapped function raised; the exception goes on afterwards."""
 
-    def __call__(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(
+        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """The wrapper that wrapt calls."""
         self.calls += 1
         if not self.enabled:
@@ -81,7 +83,9 @@ class Hook:
         self.errors += 1
         self.last_error = f"{type(error).__name__}: {error}"
         if self.errors == 1:
-            logger.warning("eagletrace: hook on %s failed: %s; serving is not affected", self.target.path, self.last_error)
+            logger.warning(
+                "eagletrace: hook on %s failed: %s; serving is not affected", self.target.path, self.last_error
+            )
             logger.debug("eagletrace: hook error", exc_info=error)
         if self.errors >= MAX_ERRORS and self.enabled:
             self.enabled = False
@@ -148,7 +152,8 @@ def _resolve(path: str) -> tuple[Any, str, Any]:
     for parent in parents:
         owner = getattr(owner, parent)
     # The raw attribute, so that static and class methods stay what they are.
-    return owner, attribute, vars(owner)[attribute] if attribute in vars(owner) else _missing(owner, attribute)
+    own: dict[str, Any] = dict(vars(owner))
+    return owner, attribute, own[attribute] if attribute in own else _missing(owner, attribute)
 
 
 def _missing(owner: Any, attribute: str) -> Any:

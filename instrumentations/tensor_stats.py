@@ -20,7 +20,11 @@ def checksum(tensor: torch.Tensor) -> str:
     total = 0
     for start in range(0, flat.numel(), _CHUNK):
         part = flat[start : start + _CHUNK]
-        bits = part.to(torch.float32).view(torch.int32).to(torch.int64) if part.is_floating_point() else part.to(torch.int64)
+        bits = (
+            part.to(torch.float32).view(torch.int32).to(torch.int64)
+            if part.is_floating_point()
+            else part.to(torch.int64)
+        )
         weight = torch.arange(start + 1, start + 1 + part.numel(), device=part.device, dtype=torch.int64) * _PRIME
         total += int(((bits + 1) * (weight ^ (weight >> 29))).sum().item())
     return f"{total & (2**64 - 1):016x}"
@@ -61,7 +65,7 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> dict[str, float | None]:
 
 def place(tensor: torch.Tensor) -> tuple[int, int]:
     """What two tensors have in common when they share storage: storage address and device index."""
-    return tensor.untyped_storage().data_ptr(), tensor.device.index if tensor.device.index is not None else -1
+    return tensor.untyped_storage().data_ptr(), tensor.get_device()
 
 
 def describe(tensor: torch.Tensor) -> dict[str, Any]:

@@ -38,6 +38,15 @@ def doctor(options: argparse.Namespace) -> int:
     return EXIT_MISSING if missing or not found["sglang"] else 0
 
 
+def _words(value: Any) -> str:
+    """A fact of the activation in words."""
+    if value is None or value == []:
+        return "no"
+    if isinstance(value, list):
+        return "; ".join(str(v) for v in cast("list[Any]", value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _print(found: dict[str, Any], missing: list[dict[str, Any]]) -> None:
     from eagletrace.report.tables import print_rows
     from eagletrace.report.text import safe
@@ -46,7 +55,7 @@ def _print(found: dict[str, Any], missing: list[dict[str, Any]]) -> None:
     activation = plain(found["activation"])
     if isinstance(activation, dict):
         for key, value in cast("dict[str, Any]", activation).items():
-            print(f"{safe(key)}: {safe(value if isinstance(value, str) else json.dumps(value))}")
+            print(f"{safe(key.replace('_', ' '))}: {safe(_words(value))}")
     else:
         print(f"activation: {safe(activation)}")
     if found["hooks"]:

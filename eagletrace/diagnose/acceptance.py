@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 from eagletrace.diagnose.result import Acceptance, DepthRate
 from eagletrace.store import Run
@@ -18,7 +19,7 @@ PER_ROUND = "the average of the engine's own number of each round, plus one"
 
 
 def measure(run: Run) -> Acceptance:
-    """Counts of user requests' counted rounds.
+    """Counts of user requests' counted rounds; those of the totals where verdicts were sampled or dropped.
 
     Leaves temporary tables `position_stats` and `first_draft_tokens` (the views' content) in the run's connection,
     so that the checks do not scan the verdicts again.
@@ -38,7 +39,17 @@ def measure(run: Run) -> Acceptance:
     depths = _depths_of_trees(run) if tree else [(d, reached, accepted) for d, _, accepted, reached, _ in drafts]
     by_depth = tuple(DepthRate(depth, reached, accepted, rounds) for depth, reached, accepted in depths)
     drafted, accepted = (sum(row[column] for row in drafts) for column in (1, 2))
-    return _with_engine(run, Acceptance(rounds, drafted, accepted, by_depth))
+    measured = Acceptance(rounds, drafted, accepted, by_depth)
+    totals = _from_totals(run) if _incomplete(run) else measured
+    return _with_engine(run, totals if totals.rounds > measured.rounds else measured)
+
+
+def _incomplete(run: Run) -> bool:
+    """Whether verdicts were sampled or dropped; the totals are exact all the same."""
+    settings: Any = run.info.raw.get("settings")
+    sample = cast("dict[str, Any]", settings).get("sample", 1) if isinstance(settings, dict) else 1
+    dropped = run.connection.execute("SELECT 1 FROM events WHERE kind = 'rows_dropped' LIMIT 1").fetchone()
+    return sample < 1 or dropped is not None
 
 
 def _depths_of_trees(run: Run) -> list[tuple[int, int, int]]:

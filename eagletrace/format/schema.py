@@ -43,6 +43,7 @@ class Table:
     key: tuple[str, ...] = field(default=())
 
     def column_names(self) -> list[str]:
+        """Names of all columns, those of the process first."""
         return [c.name for c in (*PROCESS_COLUMNS, *self.columns)]
 
 
@@ -215,8 +216,12 @@ ROUNDS = Table(
     "One request in one verify launch.",
     (
         _ROUND,
-        Column("request_round", "int32", "from 1, again after a prefill or retraction; 0: no launch but a prefill whose "
-               "token no launch has as its root (the request ended with it, or was retracted); drafted 0, not counted"),
+        Column(
+            "request_round",
+            "int32",
+            "from 1, again after a prefill or retraction; 0: no launch but a prefill whose "
+            "token no launch has as its root (the request ended with it, or was retracted); drafted 0, not counted",
+        ),
         _SEQ,
         Column("request_id", "string", "the engine's request id"),
         Column("row", "int32", "row in the batch"),
@@ -249,7 +254,9 @@ DRAFTS = Table(
         Column("parent_node", "int16", "node that it follows"),
         Column("depth", "int16", "depth, 1 for the first drafted token"),
         Column("position", "int32", "sequence position of the token", "tokens"),
-        Column("rope_position", "int32", "position given to the draft's rotary embedding where it was drafted", "tokens"),
+        Column(
+            "rope_position", "int32", "position given to the draft's rotary embedding where it was drafted", "tokens"
+        ),
         Column("token", "int64", "target-vocabulary id"),
         Column("draft_vocab_id", "int32", "draft-vocabulary id"),
         Column("draft_prob", "float32", "the draft's probability; NULL where the engine has none"),
@@ -337,7 +344,9 @@ def arrow_schema(table: Table) -> pa.Schema:
         "float32": pa.float32(), "float64": pa.float64(),
         "list<string>": pa.list_(pa.string()), "list<int64>": pa.list_(pa.int64()),
     }  # fmt: skip
-    return pa.schema([
-        pa.field(c.name, types[c.type], metadata={"doc": c.doc, "unit": c.unit})
-        for c in (*PROCESS_COLUMNS, *table.columns)
-    ])
+    return pa.schema(
+        [
+            pa.field(c.name, types[c.type], metadata={"doc": c.doc, "unit": c.unit})
+            for c in (*PROCESS_COLUMNS, *table.columns)
+        ]
+    )

@@ -115,7 +115,8 @@ def faults(arguments: argparse.Namespace) -> int:
     table = Table("name", "kind", "engine", "worker", "expected", "what it is", box=None)
     for entry in CASES.values():
         table.add_row(entry.name, entry.kind, entry.engine, entry.worker, " ".join(entry.expected) or "-", entry.title)
-    Console().print(table)
+    console = Console()
+    Console(width=None if console.is_terminal else 160).print(table)
     return 0
 
 

@@ -100,8 +100,7 @@ def _newest(runs: set[Path]) -> Path | None:
 def serve_until_signal(options: ServeOptions, port: int | None) -> None:
     """`eagletrace lab serve`: traced as the EAGLETRACE variables say; the server's output goes to stderr."""
     plan = serving(options)
-    log = Path("/dev/stderr")
-    with LabServer(plan.engine, plan.flags, plan.env, port=port, log=log) as server:
+    with LabServer(plan.engine, plan.flags, plan.env, port=port, show_output=True) as server:
         print(f"ready: {server.url}  (stop with Ctrl-C)", file=sys.stderr, flush=True)
         while server.alive:
             time.sleep(0.5)

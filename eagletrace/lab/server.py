@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import http.client
 import json
 import os
 import signal
 import socket
-import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from eagletrace.errors import EagletraceError
 from eagletrace.lab.engines import Engine, engine_python
+from eagletrace.lab.process_group import ProcessGroup
 
 START_TIMEOUT_S = 300.0
 """A start takes 10 to 30 s alone on two cores; a busy machine needs far more."""
 STOP_GRACE_S = 25.0
 """SGLang polls for SIGTERM every 5 s and gives its schedulers 15 s."""
-KILL_TIMEOUT_S = 5.0
 DEATH_TIMEOUT_S = 20.0
 """From a scheduler's exception to the end of the main process."""
 LOG_TAIL_LINES = 30
-_PR_SET_PDEATHSIG = 1
 
 
 class ServerFailedError(EagletraceError):
@@ -56,16 +55,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> Callable[[], None]:
-    """What the child runs before exec: the kernel kills it when its parent dies, however that happens."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def arm() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    return arm
-
-
 def command(engine: Engine, flags: Mapping[str, str | int | float | bool | None]) -> list[str]:
     """The command line; a flag that is True is a switch, one that is None or False is left out."""
     line = [str(engine_python(engine.version)), "-m", engine.module]
@@ -82,7 +71,8 @@ class LabServer:
     """One server process group, as a context manager.
 
     `env` is added to the caller's environment: the tracer is told what to do by nothing else than its
-    own variables there. With `log` None the output goes to a temporary file, removed at the end.
+    own variables there. With `log` None the output goes to a temporary file, removed at the end;
+    with `show_output` it goes to this process's stderr instead.
     """
 
     def __init__(
@@ -93,6 +83,7 @@ class LabServer:
         *,
         port: int | None = None,
         log: Path | None = None,
+        show_output: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self.engine = engine
@@ -100,8 +91,8 @@ class LabServer:
         self.flags = {**flags, "host": "127.0.0.1", "port": self.port}
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("EAGLETRACE")} | {**env}
         self.start_timeout_s = start_timeout_s
-        self._log, self._own_log = log, log is None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._log, self._own_log, self._show_output = log, log is None, show_output
+        self._group: ProcessGroup | None = None
         self._last_words = ""
         self._died = False
 
@@ -113,17 +104,19 @@ class LabServer:
     @property
     def pid(self) -> int:
         """Process id of the server's main process (also its process group)."""
-        return self._running().pid
+        if self._group is None:
+            raise EagletraceError("the lab server was not started")
+        return self._group.leader.pid
 
     @property
     def alive(self) -> bool:
         """Whether the main process still runs."""
-        return self._process is not None and self._process.poll() is None
+        return self._group is not None and self._group.exit_code is None
 
     @property
     def exit_code(self) -> int | None:
         """Exit status of the main process; None while it runs."""
-        return None if self._process is None else self._process.poll()
+        return None if self._group is None else self._group.exit_code
 
     @property
     def died(self) -> bool:
@@ -148,20 +141,19 @@ class LabServer:
 
     def start(self) -> None:
         """Start the process and return at once."""
+        line = command(self.engine, self.flags)
+        if self._show_output:
+            self._group = ProcessGroup(line, self.env, sys.stderr)
+            return
+        with self._open_log() as log:
+            self._group = ProcessGroup(line, self.env, log, remove=self._log if self._own_log else None)
+
+    def _open_log(self) -> IO[bytes]:
         if self._log is None:
             handle, name = tempfile.mkstemp(prefix="lab-server-", suffix=".log")
             os.close(handle)
             self._log = Path(name)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command(self.engine, self.flags),
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_die_with_parent(),
-            )
+        return self._log.open("ab")
 
     def wait_until_healthy(self) -> None:
         """Return when /health answers 200; ServerFailedError when it died or took too long."""
@@ -194,26 +186,17 @@ class LabServer:
 
     def stop(self) -> None:
         """SIGTERM to the main process, then SIGKILL to the whole group; nothing is left afterwards."""
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_GRACE_S)
-        self.kill()
+        try:
+            if self._group is not None:
+                self._group.terminate(STOP_GRACE_S)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """SIGKILL to every process of the group, at once."""
-        process = self._process
-        if process is None:
+        if self._group is None:
             return
-        deadline = time.monotonic() + KILL_TIMEOUT_S  # zombies that nobody reaps stay in the group
-        while _signal_group(process.pid, signal.SIGKILL) and time.monotonic() < deadline:
-            process.poll()
-            time.sleep(0.02)
-        process.wait()
+        self._group.kill()
         self._last_words = self.log_tail()
         if self._own_log and self._log is not None:
             self._log.unlink(missing_ok=True)
@@ -230,15 +213,10 @@ class LabServer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None or issubclass(kind, SystemExit | KeyboardInterrupt):
             self.stop()
         else:
             self.kill()
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise EagletraceError("the lab server was not started")
-        return self._process
 
     def _exchange(self, request: urllib.request.Request, timeout_s: float) -> Exchange:
         try:
@@ -246,7 +224,7 @@ class LabServer:
                 return Exchange(answer.status, _decoded(answer.read()))
         except urllib.error.HTTPError as error:
             return Exchange(error.code, _decoded(error.read()))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise EngineDiedError(f"the server did not answer: {error}") from error
 
 
@@ -255,15 +233,6 @@ def _decoded(content: bytes) -> Any:
         return json.loads(content)
     except ValueError:
         return content.decode(errors="replace")
-
-
-def _signal_group(group: int, number: signal.Signals) -> bool:
-    """Send a signal to a process group; False when nothing is left in it."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 def exit_on_signals(signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGHUP)) -> None:

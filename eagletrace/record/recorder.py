@@ -36,13 +36,16 @@ SLICE = 256  # launches turned into rows at once: longer conversions would hold 
 class Recorder:
     """Collects rows and writes them at least every `settings.flush_s` seconds."""
 
-    def __init__(self, folder: Path, settings: Settings, process: Mapping[str, Any], resource: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, settings: Settings, process: Mapping[str, Any], resource: Mapping[str, Any]
+    ) -> None:
         self.folder, self.settings = folder, settings
         self.writer = TraceWriter(folder, process)
         self.paused = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._dropped: dict[str, int] = {}
         self._totals = Totals()
+        self._unwritten_totals: list[dict[str, Any]] = []
         self._spans = SpanBuilder(resource)
         self._wake, self._idle = threading.Event(), threading.Condition()
         self._asked = self._done = 0
@@ -83,7 +86,9 @@ class Recorder:
         """Queue a token that a prefill gave and no verify launch will have as its root."""
         self._put("#prefilled", (round_, state, position, token, time.time_ns()))
 
-    def phase(self, name: str, start_ns: int, end_ns: int, requests: list[RequestState], attributes: dict[str, Any]) -> None:
+    def phase(
+        self, name: str, start_ns: int, end_ns: int, requests: list[RequestState], attributes: dict[str, Any]
+    ) -> None:
         """Queue the span of a batch phase outside a verify launch, such as a prefill."""
         self._put("#phase", (name, start_ns, end_ns, requests, attributes))
 
@@ -128,28 +133,25 @@ class Recorder:
                 ticket = self._asked
             last = self._stop
             try:
-                if self.on_flush is not None:
-                    self.on_flush()
                 self._write_queued()
                 if time.monotonic() - merged > MERGE_AFTER_S:
                     self.writer.merge()
                     merged = time.monotonic()
                 self._count_dropped(self.writer.enforce(self.settings.max_bytes), "disk bound")
-            except OSError as error:
-                self._failed(error)
             except Exception as error:  # noqa: BLE001 - telemetry must not die, nor take the server along
-                self._failed(error)
+                self._failed(error, "upkeep", 1)
             with self._idle:
                 self._done = ticket
                 self._idle.notify_all()
             if last and not self._queue:
                 return
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, what: str, rows: int) -> None:
         if not self._warned:
             self._warned = True
             logger.warning("eagletrace: cannot write to %s: %s; serving goes on, rows are lost", self.folder, error)
-        self._totals.dropped[f"write failed: {type(error).__name__}"] += 1
+        if rows:
+            self._totals.dropped[f"write failed: {what}"] += rows
 
     def _count_dropped(self, rows: Mapping[str, int], reason: str) -> None:
         for table, count in rows.items():
@@ -157,6 +159,28 @@ class Recorder:
             self.event("rows_dropped", table=table, rows=count, reason=reason)
 
     def _write_queued(self) -> None:
+        if self.on_flush is not None:
+            self.on_flush()
+        launches, tables, requests = self._take_queued()
+        for table, rows in tables.items():
+            self._write(table, rows)
+        for first in range(0, len(launches), SLICE):
+            self._write_launches(launches[first : first + SLICE])
+            time.sleep(0)
+        now = time.time_ns()
+        self._write("requests", [state.row(now, self._key) for state in requests.values()])
+        for state in requests.values():
+            if state.end_ns is not None and state.sampled:
+                self._spans.request(state)
+        self._write("spans", self._spans.take())
+        total = self._totals.take(now)
+        if total is not None:
+            self._unwritten_totals.append(total)
+        if self._write("totals", self._unwritten_totals):
+            self._unwritten_totals.clear()
+
+    def _take_queued(self) -> tuple[list[RoundPacket], dict[str, list[dict[str, Any]]], dict[int, RequestState]]:
+        """What is queued now: launches, rows by table, and requests in their latest state."""
         launches: list[RoundPacket] = []
         tables: dict[str, list[dict[str, Any]]] = {}
         requests: dict[int, RequestState] = {}
@@ -172,25 +196,26 @@ class Recorder:
                 self._add_prefilled(tables, *value)
             else:
                 tables.setdefault(what, []).append(_json_columns(what, value))
-        for reason in list(self._dropped):
-            self._totals.dropped[f"queue full: {reason.lstrip('#')}"] += self._dropped.pop(reason)
-        for table, rows in tables.items():
+        self._count_dropped({what.lstrip("#"): self._dropped.pop(what) for what in list(self._dropped)}, "queue full")
+        return launches, tables, requests
+
+    def _write(self, table: str, rows: list[dict[str, Any]]) -> bool:
+        """Write rows of one table; a failure costs these rows alone (totals are written later)."""
+        try:
             self.writer.write(table, rows)
-        for first in range(0, len(launches), SLICE):
-            self._write_launches(launches[first : first + SLICE])
-            time.sleep(0)
-        now = time.time_ns()
-        total = self._totals.take(now)
-        if total is not None:
-            self.writer.write("totals", [total])
-        self.writer.write("requests", [state.row(now, self._key) for state in requests.values()])
-        for state in requests.values():
-            if state.end_ns is not None and state.sampled:
-                self._spans.request(state)
-        self.writer.write("spans", self._spans.take())
+        except Exception as error:  # noqa: BLE001 - the other tables may still be written
+            self._failed(error, table, 0 if table == "totals" else len(rows))
+            return False
+        return True
 
     def _add_prefilled(
-        self, tables: dict[str, list[dict[str, Any]]], round_: int, state: RequestState, position: int, token: int, now: int
+        self,
+        tables: dict[str, list[dict[str, Any]]],
+        round_: int,
+        state: RequestState,
+        position: int,
+        token: int,
+        now: int,
     ) -> None:
         """A round that is not one: its root alone, not counted, `request_round` 0."""
         if not state.sampled or self.settings.level == "contract":
@@ -223,7 +248,10 @@ class Recorder:
         for table, columns in out.items():
             if columns.rows:
                 types = self._types[table]
-                self.writer.write_columns(table, columns.arrow(types.__getitem__), columns.rows)
+                try:
+                    self.writer.write_columns(table, columns.arrow(types.__getitem__), columns.rows)
+                except Exception as error:  # noqa: BLE001 - as in _write
+                    self._failed(error, table, columns.rows)
 
     def _tokens(self, ids: Ints) -> Ints:
         """Token ids, or their keyed 64-bit hashes in a redacted trace."""

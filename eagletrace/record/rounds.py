@@ -145,6 +145,14 @@ def _optional(values: Sequence[Any] | None, size: int) -> tuple[npt.NDArray[Any]
     return np.array([0 if v is None else v for v in values], dtype=kind)[:size], nulls[:size]
 
 
+def _negative(values: npt.NDArray[Any]) -> Bools:
+    return values < 0
+
+
+def _below_one(values: npt.NDArray[Any]) -> Bools:
+    return values < 1
+
+
 def add_round_rows(out: Columns, packet: RoundPacket, seen: Verdicts | None, keep: Bools) -> None:
     """Rows of `rounds`, one per kept request."""
     bs = len(packet.requests)
@@ -201,7 +209,7 @@ def add_node_rows(
     def host(source: Callable[[], Any] | None) -> npt.NDArray[Any] | None:
         return None if source is None else source().reshape(len(packet.requests), packet.nodes)[index]
 
-    def known(values: npt.NDArray[Any] | None, unknown: Any, part: Bools) -> Any:
+    def known(values: npt.NDArray[Any] | None, unknown: Callable[[Any], Any], part: Bools) -> Any:
         return (None, None) if values is None else (values[part], unknown(values[part]))
 
     every = np.ones(shape, dtype=np.bool_)
@@ -219,8 +227,8 @@ def add_node_rows(
         target_token=token(target.ravel()),
         reached=np.where(root, True, np.take_along_axis(path, safe, axis=1)).ravel(),
         accepted=(path.ravel(), root.ravel()),
-        target_token_in_draft_vocab=known(inside, lambda v: v < 0, every),
-        draft_rank_of_target_token=known(ranks, lambda v: v < 1, every),
+        target_token_in_draft_vocab=known(inside, _negative, every),
+        draft_rank_of_target_token=known(ranks, _below_one, every),
         target_logprob_of_draft_token=(None, None),
         grammar_masked=(None, None),
     )
@@ -236,9 +244,9 @@ def add_node_rows(
         parent_node=parents[drafted],
         depth=depths[drafted],
         position=(seen.positions[index][drafted], floating[drafted]),
-        rope_position=known(host(packet.rope_positions), lambda v: v < 0, drafted),
+        rope_position=known(host(packet.rope_positions), _negative, drafted),
         token=token(seen.draft_tokens[index][drafted]),
-        draft_vocab_id=known(ids, lambda v: v < 0, drafted),
+        draft_vocab_id=known(ids, _negative, drafted),
         draft_prob=known(engine_probs, np.isnan, drafted),
         draft_logprob=known(logprobs, np.isnan, drafted),
         draft_entropy=known(entropies, np.isnan, drafted),

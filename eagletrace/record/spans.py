@@ -59,7 +59,10 @@ class SpanBuilder:
 
     def _context(self, trace_id: int = 0, span_id: int = 0) -> SpanContext:
         return SpanContext(
-            trace_id or self._random.getrandbits(128) or 1, span_id or self._random.getrandbits(64) or 1, False, _SAMPLED
+            trace_id or self._random.getrandbits(128) or 1,
+            span_id or self._random.getrandbits(64) or 1,
+            False,
+            _SAMPLED,
         )
 
     def _request_context(self, state: RequestState) -> SpanContext:
@@ -71,12 +74,25 @@ class SpanBuilder:
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Any], context: SpanContext,
         parent: SpanContext | None = None, links: Sequence[Link] = (), kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:  # fmt: skip
-        self._exporter.export([
-            ReadableSpan(
-                name, context, parent, self.resource, {k: v for k, v in attributes.items() if v is not None},
-                (), links, kind, None, Status(StatusCode.UNSET), start_ns, end_ns, SCOPE,
-            )  # fmt: skip
-        ])
+        self._exporter.export(
+            [
+                ReadableSpan(
+                    name,
+                    context,
+                    parent,
+                    self.resource,
+                    {k: v for k, v in attributes.items() if v is not None},
+                    (),
+                    links,
+                    kind,
+                    None,
+                    Status(StatusCode.UNSET),
+                    start_ns,
+                    end_ns,
+                    SCOPE,
+                )
+            ]
+        )
 
     def launch(self, packet: RoundPacket) -> None:
         """The spans of one verify launch: `eagle.launch` and its phases."""
@@ -143,7 +159,7 @@ def span_row(span: ReadableSpan) -> dict[str, Any]:
         "attributes": json.dumps(dict(span.attributes or {}), default=str),
         "resource_attributes": json.dumps(dict(span.resource.attributes), default=str),
         "scope_name": span.instrumentation_scope.name if span.instrumentation_scope else None,
-        "links": json.dumps([
-            {"trace_id": f"{k.context.trace_id:032x}", "span_id": f"{k.context.span_id:016x}"} for k in span.links
-        ]),
+        "links": json.dumps(
+            [{"trace_id": f"{k.context.trace_id:032x}", "span_id": f"{k.context.span_id:016x}"} for k in span.links]
+        ),
     }

@@ -46,7 +46,11 @@ class Totals:
             self.histogram[int(correct)] += int(count)
 
     def _grow(self, depth: int) -> None:
-        for values, size in ((self.reached_by_depth, depth), (self.accepted_by_depth, depth), (self.histogram, depth + 1)):
+        for values, size in (
+            (self.reached_by_depth, depth),
+            (self.accepted_by_depth, depth),
+            (self.histogram, depth + 1),
+        ):
             values.extend([0] * (size - len(values)))
 
     def take(self, now_ns: int) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ MERGE_AFTER_S = 60.0
 MERGE_MIN_FILES = 8
 MERGE_MAX_BYTES = 64 << 20  # a file this large is not merged again
 Columns = Mapping[str, Any]
+_File = tuple[int, int, Path, float, int]  # first, last, path, when its last rows were written, bytes
 
 
 def safe_host(host: str) -> str:
@@ -43,7 +44,7 @@ class TraceWriter:
         self.bytes_written = 0
         self._stem = f"{safe_host(str(self.process['host']))}-{self.process['pid']}"
         self._next: dict[str, int] = {}
-        self._files: dict[str, list[tuple[int, int, Path, float, int]]] = {}
+        self._files: dict[str, list[_File]] = {}
         self._schemas = {name: arrow_schema(table) for name, table in TABLES.items()}
 
     def write(self, table: str, rows: Sequence[Mapping[str, Any]]) -> Path | None:
@@ -58,7 +59,7 @@ class TraceWriter:
         if not rows:
             return None
         schema = self._schemas[table]
-        arrays: list[pa.Array] = []
+        arrays: list[Any] = []
         for field in schema:
             if field.name in columns:
                 arrays.append(_array(columns[field.name], field.type))
@@ -112,32 +113,39 @@ class TraceWriter:
         return sum(self._merge_table(table, older_than_s) for table in list(self._files))
 
     def _merge_table(self, table: str, older_than_s: float) -> int:
-        now = time.monotonic()
-        files = sorted(self._files[table])
-        run: list[tuple[int, int, Path, float, int]] = []
-        for entry in files:
-            if now - entry[3] < older_than_s or (run and entry[0] != run[-1][1] + 1):
-                break
-            if entry[4] < MERGE_MAX_BYTES:
-                run.append(entry)
-            elif run:
-                break
-        if len(run) < MERGE_MIN_FILES:
+        run = self._mergeable(sorted(self._files[table]), time.monotonic() - older_than_s)
+        if not run:
             return 0
         data = pa.concat_tables([pq.read_table(e[2], schema=self._schemas[table]) for e in run])
-        self._files[table] = [e for e in files if e not in run]
-        self._publish(table, data, run[0][0], run[-1][1])
-        first, last, path, _, size = self._files[table].pop()
-        self._files[table].append((first, last, path, run[-1][3], size))
+        path = self._publish(table, data, run[0][0], run[-1][1])
+        *others, (first, last, _, _, size) = self._files[table]
+        # In the order of their ages, which `enforce` goes by.
+        self._files[table] = sorted([*(e for e in others if e not in run), (first, last, path, run[-1][3], size)])
         for entry in run:
             with contextlib.suppress(OSError):
                 entry[2].unlink()
         self.bytes_written -= sum(e[4] for e in run)
         return len(run) - 1
 
+    @staticmethod
+    def _mergeable(files: Sequence[_File], written_before: float) -> list[_File]:
+        """The first files that follow each other without a gap, are small and old, and are many enough."""
+        run: list[_File] = []
+        for entry in files:
+            small = entry[4] < MERGE_MAX_BYTES
+            if entry[3] > written_before:
+                break
+            if run and (not small or entry[0] != run[-1][1] + 1):
+                if len(run) >= MERGE_MIN_FILES:
+                    break
+                run = []
+            if small:
+                run.append(entry)
+        return run if len(run) >= MERGE_MIN_FILES else []
 
-def _array(values: Any, type_: pa.DataType) -> pa.Array:
+
+def _array(values: Any, type_: pa.DataType) -> Any:
     if isinstance(values, pa.Array):
         return values
-    array = pa.array(values, from_pandas=False)
+    array: Any = pa.array(values, from_pandas=False)
     return array if array.type == type_ else pa.array(values, type=type_, from_pandas=False)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from eagletrace.report.charts import depth_chart, histogram_chart
 from eagletrace.report.console import PLAIN_WIDTH, is_fancy, make_console, print_parts
-from eagletrace.report.tables import plain_table, rich_table
+from eagletrace.report.evidence import evidence_rows
 from eagletrace.report.text import safe
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ VERDICTS = {
     "inconclusive": ("INCONCLUSIVE", "yellow"),
     "no_speculation": ("NO SPECULATION", "blue"),
 }
-EVIDENCE_ROWS = 5
-EVIDENCE_COLUMNS = 5
-NARROW_COLUMNS = 3
-NARROW_WIDTH = 90
 
 
 def print_diagnosis(diagnosis: Diagnosis, warnings: Sequence[str] = (), file: TextIO | None = None) -> None:
@@ -52,7 +48,7 @@ def render(diagnosis: Diagnosis, warnings: Sequence[str], width: int, *, fancy: 
     yield from _acceptance(diagnosis.acceptance, width, fancy=fancy)
     for number, cause in enumerate(diagnosis.causes, 1):
         yield from _cause(number, cause, width, fancy=fancy)
-    yield from _checks(diagnosis.checks)
+    yield from _checks(diagnosis.checks, diagnosis.causes)
     if warnings:
         yield from _heading("Warnings")
         yield from (_bullet(w, "yellow") for w in warnings)
@@ -135,26 +131,22 @@ def _cause(number: int, cause: Cause, width: int, *, fancy: bool) -> Iterator[Re
 
 def _evidence(evidence: Evidence, width: int, *, fancy: bool) -> Iterator[RenderableType]:
     yield Padding(Text.assemble("- ", safe(evidence.text), (f"  [{safe(evidence.query)}]", "dim")), (0, 0, 0, 2))
-    rows = evidence.rows[:EVIDENCE_ROWS]
-    if not rows:
-        return
-    names = list(rows[0])[: NARROW_COLUMNS if width < NARROW_WIDTH else EVIDENCE_COLUMNS]
-    if fancy:
-        yield Padding(rich_table(rows, names), (0, 0, 0, 4))
-    else:
-        yield Text("\n".join(plain_table(rows, names, indent="    ")), no_wrap=True, overflow="ignore")
-    if len(evidence.rows) > len(rows):
-        yield Padding(Text(f"{len(rows)} of {len(evidence.rows)} rows (--json has all)", "dim"), (0, 0, 0, 4))
+    yield from evidence_rows(evidence.rows, width, fancy=fancy)
 
 
-def _checks(checks: Sequence[Check]) -> Iterator[RenderableType]:
-    """Alarms and unknowns in full, the others counted."""
+def _checks(checks: Sequence[Check], causes: Sequence[Cause]) -> Iterator[RenderableType]:
+    """Alarms and unknowns in full, those that are a cause's evidence by name, the others counted."""
     if not checks:
         return
     yield from _heading("Checks")
-    for status, style in (("alarm", "red"), ("unknown", "yellow")):
-        for check in checks:
-            if check.status == status:
-                yield _bullet(f"{status} {check.id}: {check.reason}", style)
+    open_alarms = [c for c in checks if c.status == "alarm"]
+    for number, cause in enumerate(causes, 1):
+        texts = tuple(evidence.text for evidence in cause.evidence)
+        shown = [c for c in open_alarms if texts and c.reason.startswith(texts)]
+        open_alarms = [c for c in open_alarms if c not in shown]
+        if shown:
+            yield _bullet(f"alarm, see cause {number}: {', '.join(c.id for c in shown)}", "red")
+    for check in (*open_alarms, *(c for c in checks if c.status == "unknown")):
+        yield _bullet(f"{check.status} {check.id}: {check.reason}", "red" if check.status == "alarm" else "yellow")
     counts = {s: sum(c.status == s for c in checks) for s in ("ok", "not_applicable", "alarm", "unknown")}
     yield _bullet(", ".join(f"{n} {s.replace('_', ' ')}" for s, n in counts.items() if n))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from typing import Any
+from typing import Any, cast
 
 
 def safe(value: Any) -> str:
@@ -25,14 +25,17 @@ def _escape(character: str) -> str:
 
 
 def cell(value: Any, limit: int = 80) -> str:
-    """A value in one line of at most `limit` characters: floats to four digits, lists shortened."""
+    """A value in one line of at most `limit` characters: floats to four digits, dicts as `key=value`."""
     if value is None:
         text = "-"
     elif isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, float):
         text = f"{value:.4g}" if abs(value) < 1e4 else f"{value:.6g}"
-    elif isinstance(value, list | tuple | dict):
+    elif isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        text = ", ".join(f"{k}={cell(v, limit)}" for k, v in items)
+    elif isinstance(value, list | tuple):
         text = json.dumps(value, default=str, ensure_ascii=False)
     else:
         text = str(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -30,7 +31,7 @@ class TableFiles:
     """What was read of one table: rows in memory, files mapped to be read in place, files that were skipped."""
 
     rows: pa.Table
-    large: list[pa.NativeFile] = field(default_factory=list[pa.NativeFile])
+    large: list[Any] = field(default_factory=list[Any])  # pyarrow.NativeFile, which its stubs do not take for a file
     large_schema: pa.Schema | None = None
     warnings: list[str] = field(default_factory=list[str])
 
@@ -117,7 +118,7 @@ def _read_file(path: Path, table: str, schema: pa.Schema, result: TableFiles) ->
     has_values = any(pa.types.is_binary(f.type) for f in schema)
     limit = LARGE_TENSOR_FILE_BYTES if has_values else LARGE_FILE_BYTES
     keep = path.stat().st_size >= limit and len(result.large) < MAX_LARGE_FILES
-    handle = pa.memory_map(str(path)) if keep else pa.OSFile(str(path))
+    handle = pa.memory_map(str(path)) if keep else pa.OSFile(str(path), "rb")
     try:
         file = pq.ParquetFile(handle)
         own = file.schema_arrow.remove_metadata()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from eagletrace.settings import LEVELS, Settings
 
 logger = logging.getLogger("eagletrace")
 HOOK_ROWS_EVERY_S = 2.0
+SECRET = re.compile(r"(api_key|password|secret|auth_token)$")
 
 HOOKS: dict[str, Callable[[Target, Session], Hook]] = {
     "scheduler.results": results.Results,
@@ -56,7 +58,8 @@ class Attachment:
         folder = run_folder.create(settings, _run_facts(server_args, version), process)
         resource = {
             "service.name": "sglang", "service.version": version, "host.name": process["host"],
-            "process.pid": process["pid"], "telemetry.sdk.language": "python", "eagletrace.version": eagletrace.__version__,
+            "process.pid": process["pid"], "telemetry.sdk.language": "python",
+            "eagletrace.version": eagletrace.__version__,
         }  # fmt: skip
         self.recorder = Recorder(folder, settings, process, resource)
         self.session = Session(self.recorder, version, server_args)
@@ -184,10 +187,11 @@ def engine_version() -> str:
 def _run_facts(server_args: Any, version: str) -> dict[str, Any]:
     import importlib.metadata
 
-    arguments = {k: v for k, v in vars(server_args).items() if isinstance(v, (str, int, float, bool, type(None)))}
-    for secret in ("api_key", "admin_api_key", "ssl_keyfile_password"):
-        if arguments.get(secret):
-            arguments[secret] = "set, not recorded"
+    given: dict[str, Any] = vars(server_args)
+    arguments = {k: v for k, v in given.items() if isinstance(v, (str, int, float, bool, type(None)))}
+    for name in arguments:
+        if arguments[name] and SECRET.search(name):
+            arguments[name] = "set, not recorded"
     return {
         "engine": "sglang", "sglang": version, "torch": importlib.metadata.version("torch"),
         "target": getattr(server_args, "model_path", None),

@@ -7,7 +7,8 @@ attention_backend_setup.py of 0.5.23); each target class decides what an id mean
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from torch import nn
 
@@ -30,14 +31,19 @@ def watch(session: Session, model: Any) -> None:
             session.count(METHOD)
             requested = args[0] if args else kwargs.get("layer_ids")
             session.requested_layers = requested
-            detail = {"requested": requested, "captured": captured(model), "caller": caller(), "model": type(model).__name__}
+            detail = {
+                "requested": requested,
+                "captured": captured(model),
+                "caller": caller(),
+                "model": type(model).__name__,
+            }
             session.recorder.event("layers_captured", **detail)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
             session.recorder.event("hook_error", target=METHOD, error=repr(error))
         return result
 
     setattr(model, METHOD, call)
-    session.undo.append(lambda: vars(model).pop(METHOD, None))
+    session.undo.append(partial(vars(model).pop, METHOD, None))
 
 
 def _with_attribute(model: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -60,9 +66,11 @@ def config_ids(config: Mapping[str, Any], path: str = "") -> dict[str, list[int]
     for key, value in config.items():
         here = f"{path}.{key}" if path else key
         if isinstance(value, Mapping):
-            found |= config_ids(value, here)
-        elif key in AUX_LAYER_KEYS and isinstance(value, list) and all(isinstance(x, int) for x in value):
-            found[here] = value
+            found |= config_ids(cast("Mapping[str, Any]", value), here)
+        elif key in AUX_LAYER_KEYS and isinstance(value, list):
+            ids = cast("list[Any]", value)
+            if all(isinstance(x, int) for x in ids):
+                found[here] = ids
     return found
 
 

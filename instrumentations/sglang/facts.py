@@ -75,8 +75,8 @@ def draft(session: Session, runner: Any) -> None:
     file_head = next((k for k in session.keys if k.key.endswith("lm_head.weight")), None)
     recorder.fact("draft.draft_vocab_size", head.shape[0] if isinstance(head, torch.Tensor) else None,
                   file_head.shape[0] if file_head else None)  # fmt: skip
-    recorder.fact("draft.tie_word_embeddings", bool(getattr(runner.model_config.hf_config, "tie_word_embeddings", False)),
-                  False if file_head else None)  # fmt: skip
+    tied = bool(getattr(runner.model_config.hf_config, "tie_word_embeddings", False))
+    recorder.fact("draft.tie_word_embeddings", tied, False if file_head else None)
     recorder.fact("draft.load_lm_head_from_target", getattr(model, "load_lm_head_from_target", None))
     recorder.fact("draft.fc", {"in_features": inputs, "out_features": outputs, "name": fusion[0]} if fusion else None)
     use_aux = aux_flag(config)
@@ -85,7 +85,7 @@ def draft(session: Session, runner: Any) -> None:
 
 def aux_flag(config: Mapping[str, Any]) -> bool:
     """`use_aux_hidden_state` as SGLang reads it: from `eagle_config`, true when absent."""
-    nested = config.get("eagle_config")
+    nested: Any = config.get("eagle_config")
     return bool(nested.get("use_aux_hidden_state", True)) if isinstance(nested, Mapping) else True
 
 

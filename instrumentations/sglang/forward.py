@@ -9,6 +9,7 @@ from typing import Any
 
 from eagletrace.instrumentations.patching import Hook, Target
 from eagletrace.instrumentations.sglang.facts import fusion_layer
+from eagletrace.instrumentations.sglang.launch import first
 from eagletrace.instrumentations.sglang.session import ForwardFacts, Session
 
 
@@ -26,7 +27,9 @@ class RunnerForward(Hook):
             return False
         forward_batch = args[0] if args else kwargs["forward_batch"]
         hidden = getattr(forward_batch.spec_info, "hidden_states", None)
-        session.forward = ForwardFacts(hidden.shape[-1] if hidden is not None else None, None if session.fc is None else False)
+        session.forward = ForwardFacts(
+            hidden.shape[-1] if hidden is not None else None, None if session.fc is None else False
+        )
         if session.phase == "extend_prefill" and not session.first_extend_seen:
             expected = session.draft_facts.get("fc_in") if session.draft_facts.get("eagle3") else None
             session.recorder.fact("forward.draft_input_width", session.forward.input_width, expected)
@@ -62,7 +65,7 @@ def watch_fusion(session: Session) -> None:
     def after(module: Any, inputs: Any, output: Any) -> None:
         try:
             session.forward.fc_applied = True
-            out = output[0] if isinstance(output, tuple) else output
+            out: Any = first(output)
             session.forward.fc_shapes = [*(session.forward.fc_shapes or []), list(out.shape)]
         except Exception as error:  # noqa: BLE001
             session.recorder.event("hook_error", target="fc", error=repr(error))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -41,6 +41,16 @@ class Prefill:
     reqs: list[Any]
     states: list[RequestState]
     tokens: int | None
+
+
+def values(result: Any) -> tuple[Any, ...]:
+    """A result that is a tuple in some releases, as a tuple."""
+    return cast("tuple[Any, ...]", result) if isinstance(result, tuple) else (result,)
+
+
+def first(result: Any) -> Any:
+    """The first of a result that is a tuple in some releases."""
+    return values(result)[0]
 
 
 class SessionHook(Hook):
@@ -150,7 +160,7 @@ class Draft(Phase):
 
     def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Positions of the tree: sequence length plus depth, [bs * D]."""
-        verify_input = result[0] if isinstance(result, tuple) else result
+        verify_input: Any = first(result)
         launch.positions = verify_input.positions
         launch.topk = int(getattr(verify_input, "topk", launch.topk) or launch.topk)
 
@@ -172,10 +182,11 @@ class Verify(Phase):
 
     def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Width of the target's hidden state; whether a graph ran."""
-        output = result[0] if isinstance(result, tuple) else result.logits_output
+        v1 = isinstance(result, tuple)
+        output: Any = first(result) if v1 else result.logits_output
         hidden = getattr(output, "hidden_states", None)
         launch.packet.target_hidden_width = hidden.shape[-1] if hidden is not None else None
-        graph = result[3] if isinstance(result, tuple) else getattr(result, "can_run_cuda_graph", None)
+        graph: Any = values(result)[3] if v1 else getattr(result, "can_run_cuda_graph", None)
         launch.packet.graph = None if graph is None else bool(graph)
 
 

@@ -113,9 +113,13 @@ def module_types(model: torch.nn.Module) -> dict[str, str]:
     """Class of the module that holds each parameter."""
     return {
         f"{path}.{name}" if path else name: type(module).__name__
-        for path, module in model.named_modules()
+        for path, module in _modules(model)
         for name, _ in module.named_parameters(recurse=False)
     }
+
+
+def _modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    return list(model.named_modules())
 
 
 def write_params(session: Session, model: torch.nn.Module, phase: str) -> None:

@@ -72,7 +72,7 @@ class Results(SessionHook):
         state.end_ns, state.output_tokens = time.time_ns(), kept(req)
         if in_prefill and state.output_tokens:
             session.prefilled(req, state)
-        reason = getattr(req, "finished_reason", None)
+        reason: Any = getattr(req, "finished_reason", None)
         state.finish_reason = reason.to_json().get("type") if hasattr(reason, "to_json") else str(reason)
         state.engine_rounds = getattr(req, "spec_verify_ct", None)
         state.engine_accepted = next(

@@ -138,7 +138,7 @@ class Session:
         self.dead = True
         text = "".join(traceback.format_exception(error))
         self.recorder.event(
-            "engine_exception", where=where, type=type(error).__name__, message=str(error)[:2000], traceback=text[-8000:],
-            phase=phase,
+            "engine_exception", where=where, type=type(error).__name__, message=str(error)[:2000],
+            traceback=text[-8000:], phase=phase,
         )  # fmt: skip
         self.recorder.flush(2.0)

@@ -5,8 +5,9 @@ They run between loading and the first forward (eagle_worker.py of 0.5.9, eagle_
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def watch(session: Session, model: Any) -> None:
         original = getattr(model, name, None)
         if callable(original):
             setattr(model, name, _observed(session, model, name, original))
-            session.undo.append(lambda name=name: vars(model).pop(name, None))
+            session.undo.append(partial(vars(model).pop, name, None))
 
 
 def _observed(session: Session, model: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,11 +72,12 @@ def _against_given(model: Any, name: str, args: tuple[Any, ...], kwargs: dict[st
     present = {"embed": embedding(model), "head": head(model)}
     if present["head"] is not None and present["head"] is present["embed"]:
         given["head"] = given.get("embed")  # a tied head goes where the embedding goes
-    return {
-        part: difference(old, given[part])
-        for part, old in present.items()
-        if old is not None and isinstance(given.get(part), torch.Tensor)
-    }
+    found: dict[str, Any] = {}
+    for part, old in present.items():
+        new = given.get(part)
+        if old is not None and isinstance(new, torch.Tensor):
+            found[part] = difference(old, new)
+    return found
 
 
 def _safe(tensor: torch.Tensor | None) -> dict[str, Any] | None:
@@ -84,9 +86,9 @@ def _safe(tensor: torch.Tensor | None) -> dict[str, Any] | None:
 
 def caller() -> str:
     """`module.function:line` of the engine code that called a watched method."""
-    frame = sys._getframe(2)
+    frame = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("eagletrace"):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}:{frame.f_lineno}" if frame else "unknown"
 
 

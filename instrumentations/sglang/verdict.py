@@ -76,7 +76,13 @@ def _draft_side(session: Session, launch: Launch, targets: torch.Tensor, nodes: 
     expected = targets.to(torch.int64).gather(1, topology.parents().to(torch.int64))
     facts = drafted(first, launch.step_logits, topology, expected, session.draft_id_of)
     launch.packet.engine_has_probs = launch.topk > 1 or session.softmax_chains
-    unknown = {"draft_ids": -1, "ranks": 0, "in_vocab": -1, "draft_logprobs": float("nan"), "draft_entropies": float("nan")}
+    unknown = {
+        "draft_ids": -1,
+        "ranks": 0,
+        "in_vocab": -1,
+        "draft_logprobs": float("nan"),
+        "draft_entropies": float("nan"),
+    }
     values: dict[str, torch.Tensor | None] = {name: with_root(v, unknown[name]) for name, v in facts.items()}
     values["rope_positions"] = _rope(launch, topology, len(targets))
     return values
@@ -85,13 +91,13 @@ def _draft_side(session: Session, launch: Launch, targets: torch.Tensor, nodes: 
 def _first_logits(session: Session, launch: Launch) -> torch.Tensor | None:
     """Logits that drafted depth 1, [bs, Vd]; None unless every request's are known."""
     carried = [session.carried.get(state.rid) for state in launch.packet.requests]
-    rows = [(c.logits, c.row) for c in carried if c is not None and c.logits is not None]
+    rows = [(c.logits, c.row) for c in carried if c and c.logits is not None]
     if len(rows) != len(carried):
         return None
     whole = rows[0][0]
-    if whole is not None and whole.shape[0] == len(rows) and all(t is whole and r == i for i, (t, r) in enumerate(rows)):
+    if whole.shape[0] == len(rows) and all(t is whole and r == i for i, (t, r) in enumerate(rows)):
         return whole
-    return torch.stack([t[r] for t, r in rows if t is not None])
+    return torch.stack([t[r] for t, r in rows])
 
 
 def _rope(launch: Launch, topology: Topology, bs: int) -> torch.Tensor | None:

@@ -20,12 +20,13 @@ def map_facts(ids: torch.Tensor, vocab_size: int | None, t2d: torch.Tensor | Non
     if not ids.numel():
         return {"length": 0}
     low, high = int(ids.min()), int(ids.max())
+    distinct = len(set(ids.tolist()))
     facts: dict[str, Any] = {
         "length": ids.numel(), "min": low, "max": high,
         "in_range": None if vocab_size is None else low >= 0 and high < vocab_size,
         "out_of_range": None if vocab_size is None else int(((ids < 0) | (ids >= vocab_size)).sum()),
-        "monotone": bool((ids[1:] > ids[:-1]).all()), "unique": int(ids.unique().numel()) == ids.numel(),
-        "distinct": int(ids.unique().numel()),
+        "monotone": bool((ids[1:] > ids[:-1]).all()), "unique": distinct == ids.numel(),
+        "distinct": distinct,
         "descents": int((ids[1:] <= ids[:-1]).sum()),
         "identity": bool((ids == torch.arange(ids.numel())).all()),
     }  # fmt: skip
@@ -82,7 +83,9 @@ def served_facts(session: Session) -> None:
         if t2d is not None and t2d.value is not None:
             share = map_facts(hot, vocab, t2d.value)["t2d_agreement"]
             marked = int(t2d.value.to(torch.bool).sum())
-            recorder.fact("t2d.agreement", {"share": share, "marked": marked, "map_length": hot.numel()}, source=t2d.key)
+            recorder.fact(
+                "t2d.agreement", {"share": share, "marked": marked, "map_length": hot.numel()}, source=t2d.key
+            )
         if d2t is not None:
             recorder.fact("d2t.length", d2t.elements, rows, source=d2t.key)
     else:

@@ -14,6 +14,11 @@ WITH wrong AS (
 engine AS (
     SELECT try_cast(fact('aux.layers_captured') AS BIGINT[]) AS captured,
            try_cast(expected('aux.layers_captured') AS BIGINT[]) AS due
+),
+verdict AS (
+    SELECT *, list_sort(due) <> list_sort(captured)
+        AND NOT EXISTS (SELECT 1 FROM aux_layers WHERE NOT read AND (as_inputs OR as_outputs)) AS differ
+    FROM engine
 )
 SELECT
     'alarm' AS status, path AS subject,
@@ -27,17 +32,15 @@ FROM wrong
 UNION ALL
 SELECT
     CASE WHEN captured IS NULL THEN 'not_applicable'
-         WHEN list_sort(due) <> list_sort(captured) AND NOT EXISTS (SELECT 1 FROM aux_layers WHERE NOT read AND (as_inputs OR as_outputs))
-             THEN 'alarm'
-         ELSE 'ok' END,
+         WHEN differ THEN 'alarm' ELSE 'ok' END,
     'layers_to_capture',
     CASE WHEN captured IS NULL THEN 'no layers are captured'
-         WHEN list_sort(due) <> list_sort(captured) AND NOT EXISTS (SELECT 1 FROM aux_layers WHERE NOT read AND (as_inputs OR as_outputs))
+         WHEN differ
              THEN concat('the inputs of layers ', due::VARCHAR, ' are due, those of layers ', captured::VARCHAR,
                          ' are captured')
          ELSE concat('the inputs of layers ', captured::VARCHAR, ' are captured',
                      CASE WHEN EXISTS (SELECT 1 FROM aux_layers) THEN ', as the configuration says'
                           ELSE '; the draft''s configuration names none, so these are the engine''s default' END) END,
     json_object('captured', captured, 'due', due)
-FROM engine
+FROM verdict
 WHERE NOT EXISTS (SELECT 1 FROM wrong)

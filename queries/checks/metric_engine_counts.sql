@@ -27,8 +27,8 @@ SELECT
     'spec_verify_ct' AS subject,
     CASE WHEN n = 0 THEN 'no finished request has the engine''s counts beside ours'
          WHEN dropped THEN 'rows were dropped, so that the counts cannot be compared'
-         WHEN differ THEN concat('the engine counts ', engine_rounds, ' rounds and ', engine_accepted, ' correct drafts,',
-                                 ' the verdicts recorded give ', rounds, ' and ', accepted)
+         WHEN differ THEN concat('the engine counts ', engine_rounds, ' rounds and ', engine_accepted, ' correct',
+                                 ' drafts, the verdicts recorded give ', rounds, ' and ', accepted)
          ELSE concat('the engine counts ', engine_rounds, ' rounds and ', coalesce(engine_accepted::VARCHAR, 'no'),
                      ' correct drafts, as recorded') END AS reason,
     json_object('requests', n, 'rounds', rounds, 'engine_rounds', engine_rounds, 'accepted', accepted,

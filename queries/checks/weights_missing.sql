@@ -10,7 +10,7 @@
 WITH missing AS (
     SELECT * FROM draft_params
     WHERE missing > 0 AND NOT harmless_value
-        AND name NOT IN (SELECT fits FROM dropped_keys WHERE fits IS NOT NULL)
+        AND name NOT IN (SELECT unnest(fits_any) FROM dropped_keys WHERE fits IS NOT NULL)
 )
 SELECT
     'alarm' AS status,

@@ -2,11 +2,14 @@
 -- needs: checkpoint_keys, draft_params
 -- about: A tensor fits a parameter that misses at least as many elements and has as many dimensions, the same
 --        width and no fewer rows (a fused parameter has more); with tensor parallelism a rank holds a part.
--- column fits: name of a parameter that it fits, one whose values are garbage before one that holds ones; else NULL
+-- column fits: name of the parameter that it fits best: most parts of the name in common, garbage before ones; or NULL
+-- column fits_any: names of all parameters that it fits
 -- column fits_harmless: whether all parameters that it fits hold ones
 WITH ranks AS (SELECT coalesce(max(tp_rank), 0) + 1 AS n FROM all_ranks.params),
 fitting AS (
-    SELECT k.key, arg_min(p.name, (p.harmless_value::INT, p.missing)) AS fits, bool_and(p.harmless_value) AS harmless
+    SELECT k.key, list(p.name) AS names, bool_and(p.harmless_value) AS harmless,
+        arg_min(p.name, (-len(list_intersect(string_split(k.key, '.'), string_split(p.name, '.'))),
+                         p.harmless_value::INT, p.missing)) AS fits
     FROM checkpoint_keys k, draft_params p, ranks
     WHERE k.fate = 'dropped' AND p.missing > 0 AND len(k.shape) = len(p.shape)
         AND k.elements <= p.missing * ranks.n
@@ -14,6 +17,6 @@ fitting AS (
         AND (len(k.shape) < 2 OR k.shape[1] <= p.shape[1] * ranks.n)
     GROUP BY k.key
 )
-SELECT DISTINCT k.key, k.shape, k.dtype, k.elements, k.rms, f.fits, f.harmless AS fits_harmless
+SELECT DISTINCT k.key, k.shape, k.dtype, k.elements, k.rms, f.fits, f.names AS fits_any, f.harmless AS fits_harmless
 FROM checkpoint_keys k LEFT JOIN fitting f USING (key)
 WHERE k.fate = 'dropped'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,15 @@ def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(timeout=60) == 141
+
+
+def test_a_reader_that_left_at_once(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "eagletrace.cli", "query", str(small_run(tmp_path / "run")), "histogram"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environ())
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: Capture, tmp_path: Path) -> None:

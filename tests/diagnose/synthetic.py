@@ -195,6 +195,7 @@ class Synthetic:
         rng = random.Random(self.seed)
         rounds, drafts, verifies = list[Row](), list[Row](), list[Row]()
         done: dict[int, tuple[int, int]] = {}
+        fused = self.facts.get("forward.fc_applied", (True,))[0]
         for number in range(1, self.rounds + 1):
             seq = 1 + (number - 1) * self.requests // self.rounds
             accepted, nodes, drafted = self._round(rng, number, seq)
@@ -205,7 +206,7 @@ class Synthetic:
             rounds.append({
                 "round": number, "request_round": count + 1, "request_seq": seq, "request_id": f"req-{seq}", "row": 0,
                 "batch_size": 1, "position": number, "cached_tokens": 0, "drafted": len(drafted), "accepted": accepted,
-                "committed": accepted + 1, "counted": True, "fc_applied": self.facts.get("forward.fc_applied", (True,))[0],
+                "committed": accepted + 1, "counted": True, "fc_applied": fused,
             })  # fmt: skip
         if self.level == "tokens" and self.rounds_recorded:
             writer.write("rounds", rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from synthetic import Row, Synthetic
@@ -72,3 +73,23 @@ def test_the_fast_way_for_chains_agrees_with_the_view(tmp_path: Path) -> None:
         assert fast == run.connection.execute(query.format("memory.main.position_stats")).fetchall()
         view = run.connection.execute("SELECT reached, accepted FROM acceptance_by_depth ORDER BY depth").fetchall()
         assert [(d.reached, d.accepted) for d in measure(run).by_depth] == view
+
+
+def test_totals_count_where_verdicts_were_sampled_or_dropped(tmp_path: Path) -> None:
+    """Two rounds have verdicts, the totals know of fifty."""
+    whole = write(tmp_path / "a", [(1,), ()])
+    sampled = write(tmp_path / "b", [(1,), ()])
+    dropped = write(tmp_path / "c", [(1,), ()])
+    totals: Row = {"time_unix_nano": 1, "rounds": 50, "drafted": 350, "accepted": 20, "reached_by_depth": [50, 20],
+                   "accepted_by_depth": [20, 0]}  # fmt: skip
+    for folder in (whole, sampled, dropped):
+        TraceWriter(folder, {"host": "node", "pid": 9, "tp_rank": 0}).write("totals", [totals])
+    info = json.loads((sampled / "run.json").read_text())
+    (sampled / "run.json").write_text(json.dumps({**info, "settings": {"sample": 0.04}}))
+    TraceWriter(dropped, {"host": "node", "pid": 9, "tp_rank": 0}).write(
+        "events", [{"time_unix_nano": 1, "kind": "rows_dropped", "detail": '{"table": "verifies", "rows": 9}'}]
+    )
+    for folder, rounds, source in ((whole, 2, "verifies"), (sampled, 50, "totals"), (dropped, 50, "totals")):
+        with open_run(folder) as run:
+            found = measure(run)
+            assert (found.rounds, found.source) == (rounds, source)

@@ -323,7 +323,37 @@ def test_more_rows_than_padding_are_missing(tmp_path: Path) -> None:
     assert outcome("vocab.d2t_length", run.fact("d2t.length", 320, 384), tmp_path / "b").status == "alarm"
 
 
-def test_one_dead_region_among_dead_ones_says_nothing(tmp_path: Path) -> None:
+def test_one_dead_stretch_among_dead_ones_says_nothing(tmp_path: Path) -> None:
     run = d2t_partly_wrong_but_sane()
     run.rates = (0.0, 0.0, 0.0)
     assert outcome("vocab.d2t_region", run, tmp_path).status == "ok"
+
+
+def test_a_dead_stretch_that_t2d_does_not_contradict_says_nothing(tmp_path: Path) -> None:
+    agree, other_size = d2t_partly_wrong_but_sane(), d2t_partly_wrong_but_sane()
+    agree.fact("t2d.agreement", {"share": 1.0, "marked": 384, "map_length": 384})
+    other_size.fact("t2d.agreement", {"share": 0.9, "marked": 300, "map_length": 384})
+    for name, run in (("a", agree), ("b", other_size)):
+        found = outcome("vocab.d2t_region", run, tmp_path / name)
+        assert (found.status, "none of" in found.reason) == ("ok", True)
+
+
+def test_one_bad_token_is_no_dead_stretch(tmp_path: Path) -> None:
+    run = d2t_partly_wrong_but_sane()
+    run.dead_from = DRAFT_VOCAB - 4
+    run.rounds = 2500
+    assert outcome("vocab.d2t_region", run, tmp_path).status == "ok"
+
+
+def test_parameters_of_like_shapes_are_matched_by_name(tmp_path: Path) -> None:
+    """Here down_proj has the shape of q_proj: each dropped tensor is told beside the parameter of its own part."""
+    run = layer_keys_0_5_9()
+    run.dropped("layers.0.mlp.down_proj.weight", [HIDDEN, 2 * HIDDEN])
+    down = f"{LAYER}.mlp.down_proj.weight"
+    run.params[down] = {**run.params[f"{LAYER}.self_attn.o_proj.weight"], "name": down, "elements": 2 * HIDDEN * HIDDEN,
+                        "shape": [HIDDEN, 2 * HIDDEN]}  # fmt: skip
+    found = all_outcomes(run, tmp_path, [CHECKS["weights.not_loaded"], CHECKS["weights.missing"]])
+    assert [c.status for c in found.values()] == ["alarm", "ok"]
+    fits = {row["key"]: row["fits"] for row in found["weights.not_loaded"].evidence[0].rows}
+    assert fits["midlayer.self_attn.q_proj.weight"] == f"{LAYER}.self_attn.qkv_proj.weight"
+    assert fits["layers.0.mlp.down_proj.weight"] == down

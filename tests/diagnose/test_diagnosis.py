@@ -19,7 +19,9 @@ from cases import (
     served_as_eagle,
     simulated,
     t2d_disagrees,
+    target_too_shallow,
     tied_embeddings,
+    use_aux_false,
 )
 from conftest import Diagnose
 from synthetic import HIDDEN, POOR, Synthetic
@@ -225,3 +227,11 @@ def test_diagnosing_twice_gives_the_same(tmp_path: Path) -> None:
 def test_another_path_is_a_users_error(tmp_path: Path) -> None:
     with pytest.raises(EagletraceError):
         open_run(tmp_path / "nothing")
+
+
+def test_the_fix_is_that_of_the_most_telling_check(diagnosed: Diagnose) -> None:
+    flag, shallow = diagnosed(use_aux_false()).causes[0], diagnosed(target_too_shallow()).causes[0]
+    assert flag.evidence[0].query == "aux_flag"
+    assert '"use_aux_hidden_state": true' in flag.fix and "/models/draft-b/config.json" in flag.fix
+    assert shallow.evidence[0].query == "aux_states"
+    assert "/models/target-a" in shallow.fix

@@ -92,7 +92,7 @@ OWN = """
 
 
 def engine_accepted(meta: dict[str, Any]) -> int:
-    return meta.get("spec_num_correct_drafts", meta.get("spec_accept_token_num"))
+    return meta["spec_num_correct_drafts"] if "spec_num_correct_drafts" in meta else meta["spec_accept_token_num"]
 
 
 def test_counts_agree_with_the_engine(pair: tuple[Setup, LabResult, LabResult, Run]) -> None:
@@ -106,8 +106,8 @@ def test_counts_agree_with_the_engine(pair: tuple[Setup, LabResult, LabResult, R
         assert mine["rounds"] == answer.rounds, meta
         if answer.rounds:
             assert mine["accepted"] == engine_accepted(meta), meta
-            histogram = Counter(mine["correct"])
-            theirs = meta.get("spec_correct_drafts_histogram") or meta.get("spec_accept_histogram")
+            histogram: Counter[int] = Counter(mine["correct"])
+            theirs: list[int] = meta.get("spec_correct_drafts_histogram") or meta["spec_accept_histogram"]
             assert [histogram[k] for k in range(len(theirs))] == theirs
 
 
@@ -124,7 +124,7 @@ def test_tracing_changes_no_token(pair: tuple[Setup, LabResult, LabResult, Run])
 
 
 def test_the_load_had_what_it_claims(pair: tuple[Setup, LabResult, LabResult, Run]) -> None:
-    setup, traced, _, run = pair
+    setup, _, _, run = pair
     reasons = {row["finish_reason"] for row in run.rows("SELECT DISTINCT finish_reason FROM requests")}
     assert {"length", "stop"} <= reasons
     facts = run.rows("SELECT max(cached_tokens) AS cached, max(retractions) AS retractions FROM requests")[0]

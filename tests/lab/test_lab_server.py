@@ -91,6 +91,13 @@ def test_an_exception_stops_it(fake: Engine, tmp_path: Path) -> None:
     assert all(wait_gone(pid) for pid in pids)
 
 
+def test_leaving_by_a_signal_stops_it_in_order(fake: Engine, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), served(fake, tmp_path / "log") as server:
+        raise SystemExit(143)
+    assert server.exit_code == -signal.SIGTERM
+    assert wait_gone(child_of(tmp_path / "log"))
+
+
 def test_early_death_is_noticed_at_once_with_the_log(fake: Engine, tmp_path: Path) -> None:
     begin = time.monotonic()
     server = served(fake, tmp_path / "log", "die", start_timeout_s=60)
@@ -133,7 +140,7 @@ def test_a_killed_parent_leaves_no_server(fake: Engine, tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     assert wait_gone(pid)
-    os.kill(child_of(tmp_path / "log"), signal.SIGKILL)  # SGLang's own children watch their parent, this one does not
+    assert wait_gone(child_of(tmp_path / "log"))
 
 
 def test_the_callers_tracing_variables_stay_out(fake: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from eagletrace.diagnose.result import (
     Acceptance,
@@ -24,6 +26,7 @@ from eagletrace.diagnose.result import (
     Verdict,
 )
 from eagletrace.report.charts import bar
+from eagletrace.report.evidence import evidence_rows
 from eagletrace.report.picture import diagnosis_svg
 from eagletrace.report.tables import plain_table
 from eagletrace.report.terminal import plain_text
@@ -40,6 +43,7 @@ def diagnosis(verdict: Verdict = "fault", title: str = "Tensors landed nowhere")
     cause = Cause("weights.not_loaded", 0.95, "critical", title, evidence, "Rename `layers.0.*`.", Proof())
     checks = (
         Check("vocab.t2d", "alarm", "t2d disagrees, which costs nothing"),
+        Check("weights.not_loaded", "alarm", "7 tensors were dropped (an effect of x)"),
         Check("fc.norm", "unknown", "record EAGLETRACE_LEVEL=tensors"),
         *(Check(f"ok.{n}", "ok", "fine") for n in range(4)),
     )
@@ -67,7 +71,7 @@ def test_both_rates_are_named_and_right() -> None:
     header = next(line for line in text.splitlines() if line.startswith("depth"))
     assert "conditional" in header and "unconditional" in header and "95 % interval" in header
     depth2 = next(line for line in text.splitlines() if line.split()[:1] == ["2"] and "5/20" in line)
-    assert "25.0%" in depth2 and "1.2%" in depth2 and "11.2% to 46.9%" in depth2
+    assert [word for word in depth2.split() if "%" in word] == ["25.0%", "11.2%", "46.9%", "1.2%"]
     assert "accept length 1.062 = 1 + 25 accepted / 400 rounds" in text
     assert "accept length as the engine reports it 1.110: it counts the prefill's token" in text
 
@@ -80,7 +84,8 @@ def test_evidence_fix_and_checks() -> None:
     assert "eagletrace explain weights.not_loaded" in text
     assert "alarm vocab.t2d: t2d disagrees, which costs nothing" in text
     assert "unknown fc.norm: record EAGLETRACE_LEVEL=tensors" in text
-    assert "ok.1" not in text and "4 ok, 1 alarm, 1 unknown" in text
+    assert "alarm, see cause 1: weights.not_loaded" in text and text.count("7 tensors were dropped") == 1
+    assert "ok.1" not in text and "4 ok, 2 alarm, 1 unknown" in text
     assert text.rstrip().endswith("- skipped x.parquet")
 
 
@@ -161,6 +166,24 @@ def test_the_picture_is_self_contained() -> None:
     text = "".join(root.itertext()).replace("\u00a0", " ")
     assert "FAULT" in text and "a < b & [c]" in text and "weights.not_loaded" in text
     assert "@font-face" not in svg and "url(http" not in svg
+
+
+def test_wide_evidence_becomes_lines_and_long_evidence_is_counted() -> None:
+    wide = (
+        {"subject": "d2t", "served": {"length": 358, "in_range": False}, **{f"column_{n}": "x" * 30 for n in range(5)}},
+    )
+    many = tuple({"key": f"k{n}", "a": "y" * 40, "b": "z" * 40, "c": 1} for n in range(7))
+    single = list(evidence_rows(wide, 80, fancy=False))
+    assert len(single) == 7
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as capture:
+        for part in (*single, *evidence_rows(many, 80, fancy=False)):
+            console.print(part)
+    lines = [line.strip() for line in capture.get().splitlines()]
+    assert "served: length=358, in_range=no" in lines and "5 of 7 rows (--json has all)" in lines
+    assert f"k4   {'y' * 40}" in lines and "z" not in capture.get()
+    assert max(map(len, capture.get().splitlines())) <= 80
+    assert list(evidence_rows((), 80, fancy=True)) == []
 
 
 def test_bars() -> None:

@@ -50,6 +50,20 @@ def test_output_is_rebuilt(tmp_path: Path) -> None:
         assert (row["first_index"], row["complete"]) == (0, True)
 
 
+def test_a_stop_inside_the_drafts_cuts_the_output(tmp_path: Path) -> None:
+    path = make_folder(tmp_path / "run")
+    row, nodes = chain(1, 10, 100, [101, 102, 103], [101, 102, 103, 104], committed=2)
+    w = writer(path)
+    w.write("rounds", [row])
+    w.write("verifies", nodes)
+    w.write("requests", [request(output_tokens=3)])
+    with open_run(path) as run:
+        assert run.rows("SELECT output_ids, complete FROM outputs") == [
+            {"output_ids": [100, 101, 102], "complete": True}
+        ]
+        assert run.rows("SELECT accepted FROM acceptance") == [{"accepted": 3}], "correct drafts before any cut"
+
+
 def test_a_gap_makes_the_output_incomplete(tmp_path: Path) -> None:
     path = make_folder(tmp_path / "run")
     rounds = [chain(1, 10, 100, [101], [101, 102]), chain(3, 14, 104, [105], [105, 106])]

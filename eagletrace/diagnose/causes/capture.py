@@ -15,9 +15,9 @@ CAUSES = (
         shows="use_aux_hidden_state read as false; set_eagle3_layers_to_capture never called on the target, or "
         "swallowed by a wrapper around the language model; fewer layers captured than fc takes; hidden states as "
         "wide as one hidden size where a multiple is due.",
-        fix='Let {draft}/config.json ask for aux states ("use_aux_hidden_state": true under "eagle_config", with as many '
-        "distinct layer ids as the fusion layer takes), and use an engine release whose class for this target passes "
-        "set_eagle3_layers_to_capture on to its language model.",
+        fix='Let {draft}/config.json ask for aux states ("use_aux_hidden_state": true under "eagle_config", with as '
+        "many distinct layer ids as the fusion layer takes), and use an engine release whose class for this target "
+        "passes set_eagle3_layers_to_capture on to its language model.",
         cases=("sglang#27829", "SpecForge#310", "the Kimi-K2.5 story: 7168 wide where 21504 was due"),
         effects=("aux.width_hidden", "aux.width", "aux.layers", "fc.applied", "numerics.nan_hidden"),
     ),

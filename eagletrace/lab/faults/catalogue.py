@@ -154,6 +154,19 @@ AUX_STATES: tuple[Case, ...] = (
     ),
 )
 
+COMPOUND: tuple[Case, ...] = (
+    Case(
+        name="layer-keys-and-no-aux",
+        kind="fault",
+        title="two faults of the story at once: layers.0.* keys on 0.5.9, and no aux states",
+        case="the Kimi-K2.5 story",
+        expected=("aux.not_captured", "weights.not_loaded"),
+        engine="0.5.9",
+        worker="v1",
+        changes=(RenameKeys("midlayer.", "layers.0."), SetConfig("eagle_config.use_aux_hidden_state", False)),
+    ),
+)
+
 SHARING: tuple[Case, ...] = (
     Case(
         name="tied-embeddings",
@@ -182,4 +195,4 @@ SHARING: tuple[Case, ...] = (
     ),
 )
 
-FAULTS: tuple[Case, ...] = (*WEIGHTS, *VOCABULARY, *CONFIGURATION, *AUX_STATES, *SHARING)
+FAULTS: tuple[Case, ...] = (*WEIGHTS, *VOCABULARY, *CONFIGURATION, *AUX_STATES, *SHARING, *COMPOUND)

@@ -200,7 +200,7 @@ class DefaultLayerIdsAtTop:
 
 @dataclass(frozen=True)
 class RoomForAbsoluteIds:
-    """A target vocabulary padded so far that, were `d2t` read wrongly, only `out_of_range` draft ids would leave it.
+    """A target vocabulary padded so far that, were `d2t` read wrongly, about `out_of_range` draft ids would leave it.
 
     So it is with large vocabularies: most absolute ids read as offsets still name a token, and a server lives until
     one of the rest is drafted. Padding copies the row of token 0, which is never generated; draft ids that would
@@ -213,7 +213,8 @@ class RoomForAbsoluteIds:
         """Pad the target's embedding and head to a multiple of 64 rows, as the engine does, and trim the draft."""
         d2t = _tensor(pair.draft, "d2t")
         kept = d2t + torch.arange(len(d2t))
-        vocabulary = int(kept.max() + len(d2t) - 1) // _ROWS * _ROWS
+        twice_offset = (kept + torch.arange(len(d2t))).sort().values
+        vocabulary = int(twice_offset[-self.out_of_range]) // _ROWS * _ROWS
         rows = list(range(len(kept)))
         while len(leaving := [i for i, row in enumerate(rows) if kept[row] + i >= vocabulary]) > self.out_of_range:
             del rows[leaving[0]]

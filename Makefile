@@ -1,0 +1,67 @@
+# Two commands on a fresh machine do everything: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+VENV_0_5_9 := .venv-sglang-0.5.9
+PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
+RUN := $(VENV)/bin/python -m
+PYTEST ?= $(RUN) pytest
+
+.PHONY: help setup setup-0.5.9 demo test test-fast lint matrix docs clean
+
+help:
+	@echo 'make demo         set up, serve a draft with a fault, name the cause; then the same healthy'
+	@echo 'make test         lint, types, layering and all tests (starts real servers on the CPU)'
+	@echo 'make test-fast    without the tests that start servers'
+	@echo 'make matrix       the whole catalogue of faults; writes docs/matrix.md'
+	@echo 'make docs         the generated tables of README.md and docs/'
+	@echo 'make setup        everything into .venv; make setup-0.5.9: the second engine into .venv-sglang-0.5.9'
+
+setup: $(VENV)/.ready
+setup-0.5.9: $(VENV_0_5_9)/.ready
+
+$(VENV)/.ready: pyproject.toml requirements/sglang-0.5.23.txt
+	@echo '[1/4] a virtual environment in $(VENV)'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo '[2/4] torch (a few GB: a minute or more)'
+	@$(PIP) install torch==2.14.1 torchvision==0.29.1
+	@echo '[3/4] sglang 0.5.23 and what it needs on a CPU'
+	@$(PIP) install -r requirements/sglang-0.5.23.txt
+	@$(PIP) install --no-deps sglang==0.5.23
+	@echo '[4/4] eagletrace itself'
+	@$(PIP) install -e '.[lab,dev]'
+	@touch $@
+
+# The second engine takes torch from the first environment's site-packages, which come last on its path.
+$(VENV_0_5_9)/.ready: $(VENV)/.ready requirements/sglang-0.5.9.txt
+	@echo 'sglang 0.5.9 into $(VENV_0_5_9)'
+	@test -x $(VENV_0_5_9)/bin/python || $(PYTHON) -m venv $(VENV_0_5_9)
+	@$(VENV)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	    > $$($(VENV_0_5_9)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_first_environment.pth
+	@$(VENV_0_5_9)/bin/pip --disable-pip-version-check --quiet install --no-deps -r requirements/sglang-0.5.9.txt
+	@$(VENV_0_5_9)/bin/pip --disable-pip-version-check --quiet install --no-deps sglang==0.5.9
+	@$(VENV_0_5_9)/bin/pip --disable-pip-version-check --quiet install --no-deps -e .
+	@touch $@
+
+demo: setup
+	@$(RUN) eagletrace.lab.demo
+
+lint: setup
+	$(RUN) ruff check .
+	$(RUN) pyright
+	$(VENV)/bin/lint-imports
+
+test: setup setup-0.5.9 lint
+	$(PYTEST)
+
+test-fast: setup lint
+	$(PYTEST) -m 'not lab'
+
+matrix: setup setup-0.5.9
+	$(VENV)/bin/eagletrace lab matrix --markdown docs/matrix.md
+
+docs: setup
+	$(RUN) eagletrace.report.docs
+
+clean:
+	rm -rf $(VENV) $(VENV_0_5_9) build dist eagletrace-runs lab-runs
