@@ -61,7 +61,7 @@ matrix: setup setup-0.5.9
 	$(VENV)/bin/eagletrace lab matrix --markdown docs/matrix.md
 
 docs: setup
-	$(RUN) eagletrace.report.docs
+	$(RUN) docs.generate
 
 clean:
 	rm -rf $(VENV) $(VENV_0_5_9) build dist eagletrace-runs lab-runs

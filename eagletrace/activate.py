@@ -65,15 +65,11 @@ def _has_plugins() -> bool:
 
 
 def _report_shut_out(module: Any, reason: str) -> None:
-    """Warn where a scheduler is built: in its log, and as a run that says why it is empty."""
+    """Warn where a scheduler is built, in its log."""
     import wrapt
 
     def warn(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
-        message = (
-            f"eagletrace: EAGLETRACE is set but tracing is shut out: {reason}. Add {PLUGIN_NAME} to it, or unset it."
-        )
-        logger.warning(message)
-        print(message, file=sys.stderr, flush=True)
+        _say(f"eagletrace: EAGLETRACE is set but tracing is shut out: {reason}. Add {PLUGIN_NAME} to it, or unset it.")
         return wrapped(*args, **kwargs)
 
     wrapt.wrap_function_wrapper(module, "Scheduler.__init__", warn)
@@ -137,7 +133,8 @@ def _attach(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         attachment.attach()
     except OSError as error:
         _say(
-            f"eagletrace: cannot write a trace ({error}); serving without tracing. Set EAGLETRACE_DIR to a writable folder."
+            f"eagletrace: cannot write a trace ({error}); serving without tracing. "
+            "Set EAGLETRACE_DIR to a folder that can be written to."
         )
         return None
     except Exception as error:
@@ -149,8 +146,9 @@ def _attach(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _say(message: str) -> None:
     """One warning, to the log if it is configured, else to stderr."""
-    logger.warning(message)
-    if not logging.getLogger().handlers:
+    if logger.hasHandlers():
+        logger.warning(message)
+    else:
         print(message, file=sys.stderr, flush=True)
 
 

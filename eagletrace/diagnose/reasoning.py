@@ -74,8 +74,9 @@ def _findings(
         named_by = [c for c in naming.values() if c.id not in explained and c.causes[0] == info.id]
         named_by.sort(key=lambda c: files[c.id].rank)
         if named_by:
+            explained.update(c.id for c in named_by)
             effects = [alarms[e] for e in info.effects if e in alarms and e not in explained]
-            explained.update(c.id for c in (*named_by, *effects))
+            explained.update(c.id for c in effects)
             fix = files[named_by[0].id].fix or info.fix
             findings.append(Finding(info, tuple(named_by), tuple(effects), sure, fix))
     return findings

@@ -68,9 +68,14 @@ class TraceWriter:
         return self._write_table(table, pa.Table.from_arrays(arrays, schema=schema))
 
     def _write_table(self, table: str, data: pa.Table) -> Path:
-        number = self._next.get(table, 0)
+        number = self._next.setdefault(table, self._first_free(table))
         self._next[table] = number + 1
         return self._publish(table, data, number, number)
+
+    def _first_free(self, table: str) -> int:
+        """The first number that no file of an earlier process of the same host and pid has (containers restart)."""
+        names = (path.stem for path in (self.run_dir / table).glob(f"{self._stem}-*.parquet"))
+        return max((int(name.rpartition("-")[2]) + 1 for name in names), default=0)
 
     def _publish(self, table: str, data: pa.Table, first: int, last: int) -> Path:
         folder = self.run_dir / table

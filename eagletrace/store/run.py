@@ -58,7 +58,7 @@ class Run:
         self.path = info.path
         self.warnings = [*warnings, *(w for t in tables.values() for w in t.warnings)]
         self._tables = tables
-        self.connection = duckdb.connect()
+        self.connection = duckdb.connect(config={"python_enable_replacements": False})
         create_tables(self.connection, tables)
         create_views(self.connection)
         _lock(self.connection)

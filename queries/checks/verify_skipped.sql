@@ -20,6 +20,7 @@ SELECT
          WHEN rounds > 0 OR engine_rounds > 0 THEN 'verify rounds ran'
          WHEN engine_rounds = 0 AND tokens >= $min_rounds
              THEN concat(tokens, ' tokens were generated, and no verify round ran')
-         ELSE 'too few tokens of finished requests, or no count of verify rounds by the engine: send requests' END AS reason,
+         ELSE concat('too few tokens of finished requests, or no count of verify rounds by the engine:',
+                    ' send requests') END AS reason,
     json_object('tokens', tokens, 'rounds', rounds, 'engine_rounds', engine_rounds) AS evidence
 FROM f

@@ -16,6 +16,7 @@ def test_fault_is_named_first_and_alone(name: str, diagnosed: Diagnose) -> None:
     cause = found.causes[0]
     assert 0 < cause.confidence <= 1
     assert cause.evidence and all(e.text for e in cause.evidence)
+    assert len({e.query for e in cause.evidence}) == len(cause.evidence)
     assert "{" not in cause.fix.replace('{"', "")
     assert found.why and found.next
 

@@ -49,7 +49,8 @@ STEMS = [
     "raise ValueError(",
 ]
 LOAD = LoadOptions(
-    prompts=[STEMS[i % 5] for i in range(14)], concurrency=4, max_new_tokens=[1, 2, 23, 40, 31, 48, 17], stop=("):", "self"),
+    prompts=[STEMS[i % 5] for i in range(14)], concurrency=4, max_new_tokens=[1, 2, 23, 40, 31, 48, 17],
+    stop=("):", "self"),
 )  # fmt: skip
 
 

@@ -53,6 +53,9 @@ def save_draft(draft: Draft, task: DraftTask, folder: Path, settings: PairSettin
         **shared_config(settings),
     }
     if task.layers != settings.default_layers:
+        # As inputs of layers, where training libraries write them and SGLang does not look,
+        config["eagle_aux_hidden_state_layer_ids"] = list(task.layers)
+        # and as outputs of layers, as SGLang reads them.
         config["eagle_config"] = {
             "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in task.layers],
             "use_aux_hidden_state": True,

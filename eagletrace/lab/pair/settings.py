@@ -30,7 +30,7 @@ class PairSettings:
 
     # target training
     target_steps: int = 501
-    target_batch: int = 8
+    target_batch: int = 6
     target_length: int = 192
     separation_weight: float = 2.0
     """Weight of the penalty on similar hidden states of nearby layers."""

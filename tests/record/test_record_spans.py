@@ -1,0 +1,110 @@
+"""Spans: OpenTelemetry's own objects with valid ids, one trace per request, batch phases linked to them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Status, StatusCode
+
+from eagletrace.format import TABLES
+from eagletrace.record.requests import RequestState
+from eagletrace.record.spans import ATTRIBUTES, ParquetSpanExporter, SpanBuilder
+from tests.record.packets import chain, state
+
+Row = dict[str, Any]
+
+
+def finished(seq: int, **facts: Any) -> RequestState:
+    return state(seq, end_ns=900, output_tokens=8, finish_reason="length", **facts)
+
+
+def some_spans() -> tuple[list[Row], list[RequestState]]:
+    builder = SpanBuilder({"service.name": "sglang"})
+    requests = [finished(1), finished(2)]
+    builder.phase("prefill", 20, 40, requests, {"eagle.batch_size": 2, "eagle.tokens": None})
+    builder.launch(chain([1], [1, 2], requests=requests))
+    for request in requests:
+        builder.request(request)
+    return builder.take(), requests
+
+
+def test_ids_are_valid_and_unique() -> None:
+    rows, _ = some_spans()
+    for row in rows:
+        for name, digits in (("trace_id", 32), ("span_id", 16)):
+            assert len(row[name]) == digits and 0 < int(row[name], 16)
+    assert len({r["span_id"] for r in rows}) == len(rows)
+    assert set(rows[0]) == {c.name for c in TABLES["spans"].columns}
+
+
+def test_one_trace_per_request_and_links_from_the_batch() -> None:
+    rows, _ = some_spans()
+    requests = [r for r in rows if r["name"] == "eagle.request"]
+    assert len({r["trace_id"] for r in requests}) == 2 and all(r["parent_span_id"] is None for r in requests)
+    own = [{"trace_id": r["trace_id"], "span_id": r["span_id"]} for r in requests]
+    for name in ("eagle.prefill", "eagle.launch"):
+        (batch,) = [r for r in rows if r["name"] == name]
+        assert json.loads(batch["links"]) == own
+        assert batch["trace_id"] not in {r["trace_id"] for r in requests}
+
+
+def test_phases_are_children_of_their_launch_with_the_recorded_times() -> None:
+    rows, _ = some_spans()
+    (launch,) = [r for r in rows if r["name"] == "eagle.launch"]
+    assert (launch["start_time_unix_nano"], launch["duration_time_unix_nano"]) == (100, 30)
+    phases = [r for r in rows if r["parent_span_id"] == launch["span_id"]]
+    assert [(p["name"], p["start_time_unix_nano"], p["duration_time_unix_nano"]) for p in phases] == [
+        ("eagle.draft", 100, 10), ("eagle.verify", 110, 20),
+    ]  # fmt: skip
+    assert {p["trace_id"] for p in phases} == {launch["trace_id"]}
+    (request, _) = [r for r in rows if r["name"] == "eagle.request"]
+    assert (request["start_time_unix_nano"], request["duration_time_unix_nano"], request["kind"]) == (10, 890, "SERVER")
+
+
+def test_attributes_are_registered_and_unknown_ones_left_out() -> None:
+    rows, _ = some_spans()
+    seen = [json.loads(r["attributes"]) for r in rows]
+    assert {name for attributes in seen for name in attributes} <= set(ATTRIBUTES)
+    assert seen[0] == {"eagle.batch_size": 2}
+    assert json.loads(rows[0]["resource_attributes"])["service.name"] == "sglang"
+
+
+def test_requests_out_of_the_sample_are_not_linked() -> None:
+    builder = SpanBuilder({})
+    builder.launch(chain([1], [1, 2], requests=[state(1, sampled=False)]))
+    assert json.loads(builder.take()[0]["links"]) == [] and builder.take() == []
+
+
+def test_the_engines_random_numbers_stay_as_they_are() -> None:
+    import random
+
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    some_spans()
+    assert random.random() == expected
+
+
+def test_the_exporter_is_an_ordinary_one() -> None:
+    rows: list[Row] = []
+    exporter = ParquetSpanExporter(rows.extend)
+    assert isinstance(exporter, SpanExporter)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("someone.else")
+    with tracer.start_as_current_span("outer"), tracer.start_as_current_span("inner") as span:
+        span.set_status(Status(StatusCode.ERROR, "broke"))
+    provider.shutdown()
+    inner, outer = rows
+    assert (inner["parent_span_id"], inner["trace_id"]) == (outer["span_id"], outer["trace_id"])
+    assert (inner["status_code"], inner["status_message"], inner["scope_name"]) == ("ERROR", "broke", "someone.else")
+
+
+def test_a_writer_that_raises_is_a_failed_export() -> None:
+    def broken(rows: list[Row]) -> None:
+        raise OSError("disk")
+
+    assert ParquetSpanExporter(broken).export([]) is SpanExportResult.FAILURE
