@@ -74,14 +74,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {generate.anchor(h) for h in headings}, f"{page.name} links to {link}"
 
 
-@pytest.mark.parametrize("folder", re.findall(r"^\| `([\w./]+?/)`", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE))
-def test_folders_of_the_architecture_exist(folder: str) -> None:
-    assert (ROOT / folder).is_dir()
+def test_folders_of_the_architecture_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([\w./]+?/)`", text, re.MULTILINE)
+    assert len(named) > 8 and [folder for folder in named if not (ROOT / folder).is_dir()] == []
 
 
 def test_every_package_is_in_the_architecture() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    packages = [p.name for p in (ROOT / "eagletrace").iterdir() if p.is_dir() and not p.is_symlink() and p.name[0] != "_"]
+    folders = [p for p in (ROOT / "eagletrace").iterdir() if p.is_dir() and not p.is_symlink()]
+    packages = [p.name for p in folders if not p.name.startswith("_")]
     assert [name for name in packages if f"`eagletrace/{name}/`" not in text] == []
 
 

@@ -85,8 +85,8 @@ def _closure(requirements: list[str], seen: set[str] | None = None) -> set[str]:
 
 def _link(name: str, site: Path) -> None:
     own = [Path(sysconfig.get_path(scheme)) for scheme in ("purelib", "platlib")]
-    tops = {file.parts[0] for file in importlib.metadata.files(name) or [] if file.parts[0] not in ("..", "__pycache__")}
-    for top in tops:
+    tops = {file.parts[0] for file in importlib.metadata.files(name) or []}
+    for top in tops - {"..", "__pycache__"}:
         source = next((folder / top for folder in own if (folder / top).exists()), None)
         if source is not None and not (site / top).exists():
             (site / top).symlink_to(source)

@@ -21,7 +21,14 @@ import numpy as np
 
 from eagletrace.format import TABLES, arrow_schema
 from eagletrace.record.requests import RequestState
-from eagletrace.record.rounds import Columns, Ints, RoundPacket, add_node_rows, add_round_rows, verdicts
+from eagletrace.record.rounds import (
+    Columns,
+    Ints,
+    RoundPacket,
+    add_node_rows,
+    add_round_rows,
+    verdicts,
+)
 from eagletrace.record.spans import SpanBuilder
 from eagletrace.record.totals import Totals
 from eagletrace.record.writer import MERGE_AFTER_S, TraceWriter
@@ -149,7 +156,8 @@ class Recorder:
     def _failed(self, error: Exception, what: str, rows: int) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning("eagletrace: cannot write to %s: %s; serving goes on, rows are lost", self.folder, error)
+            text = "eagletrace: cannot write %s to %s: %s; serving goes on, rows are lost"
+            logger.warning(text, what, self.folder, error)
         if rows:
             self._totals.dropped[f"write failed: {what}"] += rows
 
@@ -159,8 +167,7 @@ class Recorder:
             self.event("rows_dropped", table=table, rows=count, reason=reason)
 
     def _write_queued(self) -> None:
-        if self.on_flush is not None:
-            self.on_flush()
+        self._report()
         launches, tables, requests = self._take_queued()
         for table, rows in tables.items():
             self._write(table, rows)
@@ -179,6 +186,13 @@ class Recorder:
         if self._write("totals", self._unwritten_totals):
             self._unwritten_totals.clear()
 
+    def _report(self) -> None:
+        try:
+            if self.on_flush is not None:
+                self.on_flush()
+        except Exception as error:  # noqa: BLE001 - rows of others are still to be written
+            self._failed(error, "hooks", 1)
+
     def _take_queued(self) -> tuple[list[RoundPacket], dict[str, list[dict[str, Any]]], dict[int, RequestState]]:
         """What is queued now: launches, rows by table, and requests in their latest state."""
         launches: list[RoundPacket] = []
@@ -195,14 +209,14 @@ class Recorder:
             elif what == "#prefilled":
                 self._add_prefilled(tables, *value)
             else:
-                tables.setdefault(what, []).append(_json_columns(what, value))
+                tables.setdefault(what, []).append(value)
         self._count_dropped({what.lstrip("#"): self._dropped.pop(what) for what in list(self._dropped)}, "queue full")
         return launches, tables, requests
 
     def _write(self, table: str, rows: list[dict[str, Any]]) -> bool:
         """Write rows of one table; a failure costs these rows alone (totals are written later)."""
         try:
-            self.writer.write(table, rows)
+            self.writer.write(table, [_json_columns(table, row) for row in rows] if table in _WITH_JSON else rows)
         except Exception as error:  # noqa: BLE001 - the other tables may still be written
             self._failed(error, table, 0 if table == "totals" else len(rows))
             return False
@@ -232,19 +246,13 @@ class Recorder:
         })  # fmt: skip
 
     def _write_launches(self, launches: list[RoundPacket]) -> None:
-        out = {"rounds": Columns(), "drafts": Columns(), "verifies": Columns()}
+        out = {name: Columns() for name in ("rounds", "drafts", "verifies", "hidden")}
         detail = self.settings.level != "contract"
         for packet in launches:
-            seen = verdicts(packet)
-            if seen is not None:
-                self._totals.add(packet, seen)
-            keep = np.array([r.sampled for r in packet.requests], dtype=np.bool_)
-            if not detail or not keep.any():
-                continue
-            add_round_rows(out["rounds"], packet, seen, keep)
-            if seen is not None:
-                add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, self._tokens, self._key is not None)
-            self._spans.launch(packet)
+            try:
+                self._add_launch(out, packet, detail=detail)
+            except Exception as error:  # noqa: BLE001, PERF203 - the others may be read
+                self._failed(error, "launch", 1)
         for table, columns in out.items():
             if columns.rows:
                 types = self._types[table]
@@ -252,6 +260,18 @@ class Recorder:
                     self.writer.write_columns(table, columns.arrow(types.__getitem__), columns.rows)
                 except Exception as error:  # noqa: BLE001 - as in _write
                     self._failed(error, table, columns.rows)
+
+    def _add_launch(self, out: Mapping[str, Columns], packet: RoundPacket, *, detail: bool) -> None:
+        seen = verdicts(packet)
+        if seen is not None:
+            self._totals.add(packet, seen)
+        keep = np.array([r.sampled for r in packet.requests], dtype=np.bool_)
+        if not detail or not keep.any():
+            return
+        add_round_rows(out["rounds"], packet, seen, keep)
+        if seen is not None:
+            add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, self._tokens, self._key is not None)
+        self._spans.launch(packet)
 
     def _tokens(self, ids: Ints) -> Ints:
         """Token ids, or their keyed 64-bit hashes in a redacted trace."""
@@ -274,6 +294,9 @@ def _redaction_key(settings: Settings) -> bytes | None:
 
 
 _JSON = {name: {c.name for c in table.columns if c.type == "json"} for name, table in TABLES.items()}
+
+
+_WITH_JSON = ("contract", "events", "checkpoint_keys")  # rows of these come with values instead of JSON text
 
 
 def _json_columns(table: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,18 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
+class HiddenFacts:
+    """Statistics of one stage of a launch, [bs, slots] each."""
+
+    stage: str
+    slots: int
+    width: int
+    rms: Callable[[], Floats]
+    nan_count: Callable[[], Ints]
+    kurtosis: Callable[[], Floats]
+
+
+@dataclass(slots=True)
 class RoundPacket:
     """Facts of one launch. Callables give host arrays once the device has copied them; None if not observed."""
 
@@ -49,6 +61,7 @@ class RoundPacket:
     counted: list[bool] | None = None
     engine_accepted: list[int] | None = None
     cached_tokens: Sequence[int | None] = ()
+    hidden: list[HiddenFacts] = field(default_factory=list[HiddenFacts])
     phases: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
 
 
@@ -251,3 +264,23 @@ def add_node_rows(
         draft_logprob=known(logprobs, np.isnan, drafted),
         draft_entropy=known(entropies, np.isnan, drafted),
     )
+
+
+def add_hidden_rows(out: Columns, packet: RoundPacket, keep: Bools) -> None:
+    """Rows of `hidden`: one per kept request, stage and slot. Values that are not finite stay as they are."""
+    index = np.flatnonzero(keep)
+    seqs = np.array([r.seq for r in packet.requests])[index]
+    for facts in packet.hidden:
+        size = len(index) * facts.slots
+        one = facts.slots == 1
+        out.add(
+            size,
+            round=np.full(size, packet.round),
+            request_seq=np.repeat(seqs, facts.slots),
+            stage=np.full(size, facts.stage, dtype=object),
+            slot=(None, None) if one else np.tile(np.arange(facts.slots), len(index)),
+            width=np.full(size, facts.width),
+            rms=facts.rms()[index].ravel(),
+            nan_count=facts.nan_count()[index].ravel(),
+            kurtosis=facts.kurtosis()[index].ravel(),
+        )

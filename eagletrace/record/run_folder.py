@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import time
@@ -20,7 +21,8 @@ from eagletrace.settings import Settings
 
 def run_id(settings: Settings, environ: Mapping[str, str] = os.environ) -> str:
     """`EAGLETRACE_RUN_ID`, else the engine's own run id, else parent process id and its start time."""
-    return settings.run_id or environ.get("SGLANG_RUN_ID") or _parent_id()
+    engine_id = re.sub(r"[^A-Za-z0-9._-]", "_", environ.get("SGLANG_RUN_ID", "")).lstrip(".")[:128]
+    return settings.run_id or engine_id or _parent_id()
 
 
 def _parent_id() -> str:

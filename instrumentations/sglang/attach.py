@@ -187,7 +187,7 @@ def engine_version() -> str:
 def _run_facts(server_args: Any, version: str) -> dict[str, Any]:
     import importlib.metadata
 
-    given: dict[str, Any] = vars(server_args)
+    given: dict[str, Any] = {k: v for k, v in vars(server_args).items() if not k.startswith("_")}
     arguments = {k: v for k, v in given.items() if isinstance(v, (str, int, float, bool, type(None)))}
     for name in arguments:
         if arguments[name] and SECRET.search(name):

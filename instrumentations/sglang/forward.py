@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.facts import fusion_layer
 from eagletrace.instrumentations.sglang.launch import first
 from eagletrace.instrumentations.sglang.session import ForwardFacts, Session
@@ -35,6 +36,7 @@ class RunnerForward(Hook):
             session.recorder.fact("forward.draft_input_width", session.forward.input_width, expected)
         elif session.phase == "draft" and session.launch is not None and forward_batch.positions is not None:
             session.launch.rope_positions.append(forward_batch.positions.clone())
+            self._look("draft_in", hidden)
         return True
 
     def after(self, token: bool, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -44,9 +46,17 @@ class RunnerForward(Hook):
             return
         output = getattr(result, "logits_output", None) or result[0]
         if session.phase == "draft" and session.launch is not None:
+            self._look("draft_out", output.hidden_states)
             session.launch.step_logits.append(output.next_token_logits)
         elif session.phase.startswith("extend"):
             session.extend_output = output
+
+    def _look(self, stage: str, hidden: Any) -> None:
+        """Statistics of the first draft step: its first branch of each request."""
+        launch = self.session.launch
+        if launch.wants_hidden and not launch.step_logits:
+            rows = [row * launch.topk for row in range(len(launch.reqs))]
+            hidden_states.observe(launch, stage, hidden, rows, None)
 
 
 def watch_fusion(session: Session) -> None:
@@ -67,6 +77,11 @@ def watch_fusion(session: Session) -> None:
             session.forward.fc_applied = True
             out: Any = first(output)
             session.forward.fc_shapes = [*(session.forward.fc_shapes or []), list(out.shape)]
+            launch = session.launch
+            if launch is not None and launch.wants_hidden and out.shape[0] == launch.packet.nodes * len(launch.reqs):
+                rows = [row * launch.packet.nodes for row in range(len(launch.reqs))]
+                hidden_states.observe(launch, "fc_in", inputs[0], rows, launch.slot_width)
+                hidden_states.observe(launch, "fc_out", out, rows, None)
         except Exception as error:  # noqa: BLE001
             session.recorder.event("hook_error", target="fc", error=repr(error))
 

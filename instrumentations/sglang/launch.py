@@ -8,39 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 
 from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
+from eagletrace.instrumentations.sglang.launch_state import Launch, Prefill
 from eagletrace.instrumentations.sglang.session import CarriedLogits, ForwardFacts, Session
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
-
-
-@dataclass
-class Launch:
-    """A verify launch in progress."""
-
-    packet: RoundPacket
-    reqs: list[Any]
-    positions: torch.Tensor | None = None  # [bs * D], of the verify tree
-    topology: Topology | None = None
-    step_logits: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [bs * K, Vd] each
-    rope_positions: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [bs * K] each
-    topk: int = 1
-
-
-@dataclass
-class Prefill:
-    """A prefill in progress."""
-
-    start_ns: int
-    reqs: list[Any]
-    states: list[RequestState]
-    tokens: int | None
 
 
 def values(result: Any) -> tuple[Any, ...]:
@@ -76,6 +54,11 @@ class Generate(SessionHook):
             return self._prefill(batch, reqs)
         session.launches += 1
         launch = Launch(self._packet(reqs), reqs, topk=int(getattr(instance, "topk", 1) or 1))
+        launch.slot_width = session.draft_facts.get("target_hidden_size")
+        settings = session.recorder.settings
+        launch.wants_hidden = settings.level != "contract" and hidden_states.due(
+            session.launches, settings.hidden_every
+        )
         session.launch = launch
         return launch
 
@@ -186,8 +169,19 @@ class Verify(Phase):
         output: Any = first(result) if v1 else result.logits_output
         hidden = getattr(output, "hidden_states", None)
         launch.packet.target_hidden_width = hidden.shape[-1] if hidden is not None else None
+        hidden_states.observe(launch, "target_aux", hidden, self._root_rows(launch, result), launch.slot_width)
         graph: Any = values(result)[3] if v1 else getattr(result, "can_run_cuda_graph", None)
         launch.packet.graph = None if graph is None else bool(graph)
+
+    @staticmethod
+    def _root_rows(launch: Launch, result: Any) -> list[int]:
+        """Row of each request's root: V2 keeps D rows a request, V1 only the accepted ones."""
+        if not isinstance(result, tuple):
+            return [row * launch.packet.nodes for row in range(len(launch.reqs))]
+        rows = [0]
+        for accepted in values(result)[1].accept_length_per_req_cpu[:-1]:
+            rows.append(rows[-1] + int(accepted) + 1)
+        return rows
 
 
 class ExtendPrefill(SessionHook):

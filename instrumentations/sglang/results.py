@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from eagletrace.instrumentations.sglang.launch import Launch, SessionHook
+from eagletrace.instrumentations.sglang.launch import SessionHook
+from eagletrace.instrumentations.sglang.launch_state import Launch
 
 
 def kept(req: Any) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from eagletrace.instrumentations.sglang.distributions import Topology, drafted, with_root
-from eagletrace.instrumentations.sglang.launch import Launch, SessionHook
+from eagletrace.instrumentations.sglang.launch import SessionHook
+from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.record.device import stage
 

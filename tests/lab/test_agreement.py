@@ -5,12 +5,14 @@ Own counts come from `drafts` and `verifies` alone; the engine's figures are tho
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.options import ServeOptions
@@ -121,7 +123,13 @@ def test_output_is_rebuilt_token_for_token(pair: tuple[Setup, LabResult, LabResu
 
 def test_tracing_changes_no_token(pair: tuple[Setup, LabResult, LabResult, Run]) -> None:
     _, traced, plain, _ = pair
-    assert [a.output_ids for a in traced.answers] == [a.output_ids for a in plain.answers]
+    for one, other in zip(traced.answers, plain.answers, strict=True):
+        shorter = min(len(one.output_ids), len(other.output_ids))
+        assert one.output_ids[:shorter] == other.output_ids[:shorter]
+        # SGLang looks for stop strings in a tail about as long as the longest of them (schedule_batch.py `tail_str`),
+        # so it overlooks one before the last tokens of a round; where rounds fall depends on the forced retractions.
+        if "stop" not in (one.meta_info["finish_reason"]["type"], other.meta_info["finish_reason"]["type"]):
+            assert len(one.output_ids) == len(other.output_ids)
 
 
 def test_the_load_had_what_it_claims(pair: tuple[Setup, LabResult, LabResult, Run]) -> None:
@@ -135,6 +143,34 @@ def test_the_load_had_what_it_claims(pair: tuple[Setup, LabResult, LabResult, Ru
         "SELECT max(n) AS n FROM (SELECT count(*) AS n FROM verifies GROUP BY host, pid, round, request_seq, depth)"
     )
     assert (widest[0]["n"] > 1) == (setup.topk > 1)
+
+
+def test_draft_side_facts_are_those_of_the_verdicts(pair: tuple[Setup, LabResult, LabResult, Run]) -> None:
+    """Draft ids map to the drafted tokens, and ranks say why a draft was taken or not."""
+    setup, traced, _, run = pair
+    offsets = load_file(traced.draft / "model.safetensors")["d2t"].tolist()
+    drafts = run.rows("SELECT token, draft_vocab_id, draft_prob, draft_logprob, draft_entropy FROM all_drafts")
+    assert len(drafts) > 100
+    for row in drafts:
+        assert row["draft_vocab_id"] + offsets[row["draft_vocab_id"]] == row["token"]
+        assert row["draft_logprob"] <= 0 <= row["draft_entropy"]
+        if row["draft_prob"] is not None:
+            assert math.log(row["draft_prob"]) == pytest.approx(row["draft_logprob"], abs=1e-4)
+    probabilities = {row["draft_prob"] is None for row in drafts}
+    assert probabilities == {setup.engine == "0.5.23" and setup.topk == 1}  # it fills 1.0 for chains
+    known = {index + offset for index, offset in enumerate(offsets)}
+    verdicts = run.rows(
+        "SELECT expected_token, reached, accepted, target_token_in_draft_vocab AS inside, "
+        "draft_rank_of_target_token AS rank "
+        "FROM all_verifies WHERE depth > 0"
+    )
+    for row in verdicts:
+        assert row["inside"] == (row["expected_token"] in known)
+        assert (row["rank"] is None) == (not row["inside"])
+        if row["accepted"]:
+            assert row["rank"] <= setup.topk
+        elif setup.topk == 1 and row["reached"] and row["rank"] is not None:
+            assert row["rank"] > 1
 
 
 def test_no_hook_erred(pair: tuple[Setup, LabResult, LabResult, Run]) -> None:

@@ -26,7 +26,8 @@ BODY = {
     "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True},
 }
 BAD = {
-    "EAGLETRACE_LEVEL": "loud", "EAGLETRACE_SAMPLE": "1.5", "EAGLETRACE_HIDDEN_EVERY": "0", "EAGLETRACE_MAX_BYTES": "much",
+    "EAGLETRACE_LEVEL": "loud", "EAGLETRACE_SAMPLE": "1.5", "EAGLETRACE_HIDDEN_EVERY": "0",
+    "EAGLETRACE_MAX_BYTES": "much",
     "EAGLETRACE_FLUSH_S": "-1", "EAGLETRACE_REDACT": "maybe", "EAGLETRACE_RUN_ID": "../../x",
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ def state(seq: int = 1, **facts: Any) -> RequestState:
 
 def host(values: Any, dtype: type = np.int64) -> Callable[[], npt.NDArray[Any]]:
     """A reader of values that are on the host already."""
-    array = np.array(values, dtype=dtype)
+    array: npt.NDArray[Any] = np.array(values, dtype=dtype)
     return lambda: array
 
 

@@ -29,7 +29,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Recorder] = []
 
     def call(*, start: bool = True, folder: Path = tmp_path, **settings: Any) -> Recorder:
-        recorder = Recorder(folder, Settings(**({"flush_s": 0.05} | settings)), PROCESS, {"service.name": "test"})
+        known: dict[str, Any] = {"flush_s": 0.05} | settings
+        recorder = Recorder(folder, Settings(**known), PROCESS, {"service.name": "test"})
         made.append(recorder)
         if start:
             recorder.start()
@@ -99,7 +100,11 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(
 
 def test_the_engines_thread_goes_on_while_the_disk_is_stuck(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, stuck = make(flush_s=0.05), threading.Event()
-    monkeypatch.setattr(recorder.writer, "write", lambda table, rows: stuck.wait(60))
+
+    def hangs(table: str, rows: Any) -> None:
+        stuck.wait(60)
+
+    monkeypatch.setattr(recorder.writer, "write", hangs)
     recorder.event("serving")
     time.sleep(0.3)  # the writer now hangs on the disk
     began = time.monotonic()
@@ -120,9 +125,8 @@ def test_a_failing_disk_gives_one_warning_and_recording_goes_on(
             recorder.event("control", number=number)
             recorder.launch(chain([101], [101, 102], number=number))
             assert recorder.flush(30)
-    assert [r.message for r in caplog.records if "cannot write" in r.message] == [
-        f"eagletrace: cannot write to {tmp_path}: [Errno 28] No space left on device; serving goes on, rows are lost"
-    ]
+    (warning,) = [r.message for r in caplog.records if "cannot write" in r.message]
+    assert f"to {tmp_path}: [Errno 28] No space left on device; serving goes on" in warning
     recorder.event("control", number=4)
     assert recorder.flush(30)
     assert [json.loads(r["detail"])["number"] for r in rows(tmp_path, "events")] == [4]
@@ -152,6 +156,33 @@ def test_one_tables_failure_does_not_cost_the_others(
     recorder.request(state())
     assert recorder.flush(30)
     assert len(rows(tmp_path, "events")) == 1 and len(rows(tmp_path, "requests")) == 1
+
+
+def test_one_launch_that_cannot_be_read_does_not_cost_the_others(make: Make, tmp_path: Path) -> None:
+    def broken() -> Any:
+        raise RuntimeError("the device is gone")
+
+    recorder = make(flush_s=600)
+    for number in range(1, 5):
+        bad: dict[str, Any] = {"accept_index": broken} if number == 2 else {}
+        recorder.launch(chain([101], [101, 102], number=number, **bad))
+    recorder.event("control", number={(1, 2): "no JSON has such a key"})
+    recorder.fact("d2t.all_zero", False)
+    assert recorder.flush(30)
+    assert [r["round"] for r in rows(tmp_path, "rounds")] == [1, 3, 4]
+    assert sum(r["rounds"] for r in rows(tmp_path, "totals")) == 3 and len(rows(tmp_path, "contract")) == 1
+    assert dropped(tmp_path) == {"write failed: launch": 1, "write failed: events": 1}
+
+
+def test_a_report_that_fails_does_not_stop_the_writing(make: Make, tmp_path: Path) -> None:
+    recorder = make(flush_s=600)
+
+    def broken() -> None:
+        raise RuntimeError("report")
+
+    recorder.on_flush = broken
+    recorder.event("serving")
+    assert recorder.flush(30) and len(rows(tmp_path, "events")) == 1
 
 
 # -- what is recorded --------------------------------------------------------------------------------------------------

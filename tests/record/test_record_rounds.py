@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from eagletrace.format import TABLES, arrow_schema
-from eagletrace.record.rounds import Columns, RoundPacket, add_node_rows, add_round_rows, verdicts
+from eagletrace.record.rounds import Columns, Ints, RoundPacket, add_node_rows, add_round_rows, verdicts
 from eagletrace.record.totals import Totals
 from tests.record.packets import chain, host, state, tree
 
@@ -19,13 +19,17 @@ def table_rows(packet: RoundPacket, table: str, *, redacted: bool = False) -> li
     """The rows that the recorder would write of a launch, all requests kept."""
     import pyarrow as pa
 
+    def as_they_are(ids: Ints) -> Ints:
+        return ids
+
     out = {"rounds": Columns(), "drafts": Columns(), "verifies": Columns()}
     seen, keep = verdicts(packet), np.ones(len(packet.requests), dtype=np.bool_)
     add_round_rows(out["rounds"], packet, seen, keep)
     if seen is not None:
-        add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, lambda ids: ids, redacted)
+        add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, as_they_are, redacted)
     schema = arrow_schema(TABLES[table])
-    return pa.table(out[table].arrow(lambda name: schema.field(name).type)).to_pylist()
+    types: dict[str, Any] = {field.name: field.type for field in schema}
+    return pa.table(out[table].arrow(types.__getitem__)).to_pylist()
 
 
 def column(rows: list[Row], name: str) -> list[Any]:

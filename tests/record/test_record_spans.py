@@ -35,7 +35,7 @@ def test_ids_are_valid_and_unique() -> None:
     rows, _ = some_spans()
     for row in rows:
         for name, digits in (("trace_id", 32), ("span_id", 16)):
-            assert len(row[name]) == digits and 0 < int(row[name], 16)
+            assert len(row[name]) == digits and int(row[name], 16) > 0
     assert len({r["span_id"] for r in rows}) == len(rows)
     assert set(rows[0]) == {c.name for c in TABLES["spans"].columns}
 

@@ -93,7 +93,7 @@ def test_a_reader_that_sees_sources_and_merged_file_counts_no_row_twice(
     writer.merge(older_than_s=0)
     assert len(names(tmp_path, "events")) == 11
     assert without_merged(names(tmp_path, "events")) == ["node-7-00000000-00000009.parquet"]
-    assert sorted(read_table(tmp_path, "events").rows["kind"].to_pylist()) == [f"n{k}" for k in range(10)]
+    assert read_table(tmp_path, "events").rows["kind"].to_pylist() == [f"n{k}" for k in range(10)]
 
 
 def test_a_merge_that_fails_loses_nothing(
@@ -151,12 +151,33 @@ def test_the_disk_bound_takes_the_oldest_detail_and_counts_its_rows(writer: Trac
     assert len(events(tmp_path)) == 4
 
 
-def test_after_a_merge_the_oldest_still_goes_first(writer: TraceWriter, tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the writer; the test moves it."""
+    now = [1000.0]
+
+    def monotonic() -> float:
+        return now[0]
+
+    monkeypatch.setattr(module.time, "monotonic", monotonic)
+    return now
+
+
+def test_after_a_merge_the_oldest_still_goes_first(writer: TraceWriter, tmp_path: Path, clock: list[float]) -> None:
     write(writer, 10, "spans")
-    writer.merge(older_than_s=0)
+    clock[0] += 100
     write(writer, 3, "spans", first=10)
+    assert writer.merge() == 9  # the ten old ones; the three others are too young
     assert writer.enforce(writer.bytes_written - 1) == {"spans": 10}
     assert [row["name"] for row in rows(tmp_path, "spans")] == ["n10", "n11", "n12"]
+
+
+def test_the_oldest_of_all_tables_goes_first(writer: TraceWriter, tmp_path: Path, clock: list[float]) -> None:
+    for table in ("rounds", "spans", "drafts"):
+        clock[0] += 1
+        writer.write(table, [{}])
+    assert writer.enforce(writer.bytes_written - 1) == {"rounds": 1}
+    assert writer.enforce(writer.bytes_written - 1) == {"spans": 1}
 
 
 @pytest.mark.parametrize("table", ["hooks", "params", "checkpoint_keys", "contract", "events", "requests", "totals"])

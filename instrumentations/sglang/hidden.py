@@ -1,0 +1,55 @@
+"""Statistics of hidden states on one launch in N: of the root's row of each request, a few numbers a state.
+
+Reduced on the device and staged with the other facts of the launch; nothing is kept at level `tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from eagletrace.instrumentations.sglang.launch_state import Launch
+from eagletrace.record.device import stage
+from eagletrace.record.rounds import HiddenFacts
+
+
+def due(round_: int, every: int) -> bool:
+    """Whether a launch's hidden states are looked at: the first, and then one in `every`."""
+    return (round_ - 1) % every == 0
+
+
+def observe(
+    launch: Launch, name: str, hidden: torch.Tensor | None, rows: Sequence[int], slot_width: int | None
+) -> None:
+    """Stage `rms`, `nan_count` and `kurtosis` of rows of a state, [rows, width], each slot of `slot_width` apart.
+
+    Kurtosis is the excess over a normal distribution's.
+    """
+    if hidden is None or not launch.wants_hidden or not rows or max(rows) >= hidden.shape[0]:
+        return
+    width = hidden.shape[-1]
+    slots = width // slot_width if slot_width and width % slot_width == 0 else 1
+    values = _rows(hidden.detach(), rows).float().view(len(rows), slots, width // slots)
+    square = values.square()
+    centred = values - values.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1)
+    readers = stage(
+        {
+            "rms": square.mean(-1).sqrt(),
+            "nan_count": (~values.isfinite()).sum(-1),
+            "kurtosis": centred.pow(4).mean(-1) / variance.square().clamp(min=1e-30) - 3.0,
+        }
+    )
+    rms, bad, kurtosis = readers["rms"], readers["nan_count"], readers["kurtosis"]
+    if rms is not None and bad is not None and kurtosis is not None:
+        launch.packet.hidden.append(HiddenFacts(name, slots, width // slots, rms, bad, kurtosis))
+
+
+def _rows(hidden: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Some rows, without a copy that waits for the device: evenly spaced ones are a slice."""
+    step = rows[1] - rows[0] if len(rows) > 1 else 1
+    if list(rows) == list(range(rows[0], rows[0] + step * len(rows), step)):
+        return hidden[rows[0] :: step][: len(rows)].contiguous()
+    index = torch.tensor(rows, pin_memory=hidden.is_cuda).to(hidden.device, non_blocking=True)
+    return hidden.index_select(0, index)
