@@ -25,6 +25,7 @@ from eagletrace.record.rounds import (
     Columns,
     Ints,
     RoundPacket,
+    add_hidden_rows,
     add_node_rows,
     add_round_rows,
     verdicts,
@@ -271,6 +272,7 @@ class Recorder:
         add_round_rows(out["rounds"], packet, seen, keep)
         if seen is not None:
             add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, self._tokens, self._key is not None)
+        add_hidden_rows(out["hidden"], packet, keep)
         self._spans.launch(packet)
 
     def _tokens(self, ids: Ints) -> Ints:
