@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 KILL_TIMEOUT_S = 5.0
-"""Bound on waiting for killed processes to go: zombies that nobody reaps stay in the group."""
+"""Bound on waiting for killed processes to go."""
 _GUARD = 'read _; kill -s KILL -- "-$1"; test -z "$2" || rm -f -- "$2"'
 """Run by sh: `read` returns when this process, which holds the other end, is gone."""
 
@@ -56,7 +56,7 @@ class ProcessGroup:
     def kill(self) -> None:
         """SIGKILL to every process of the group; returns when they are gone."""
         deadline = time.monotonic() + KILL_TIMEOUT_S
-        while self._signal(signal.SIGKILL) and time.monotonic() < deadline:
+        while self._signal(signal.SIGKILL) and _any_alive(self.leader.pid) and time.monotonic() < deadline:
             self.leader.poll()
             time.sleep(0.02)
         self.leader.wait()
@@ -70,3 +70,13 @@ class ProcessGroup:
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+
+def _any_alive(group: int) -> bool:
+    """Whether a process of the group still runs; zombies that nobody reaps do not count."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            state, _parent, of_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(of_group) == group and state != "Z":
+                return True
+    return False

@@ -72,6 +72,7 @@ def _serve_and_load(plan: Serving, load: LoadOptions, prompts: list[str]) -> Loa
         with server:
             outcome = send_load(server, load, prompts)
             time.sleep(FLUSH_S)
+            server.kill()  # everything is written; a graceful stop would only wait
             if outcome.engine_died:
                 outcome.reason += f"; its log ends:\n{server.log_tail()}"
             return outcome
