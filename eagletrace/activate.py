@@ -25,7 +25,7 @@ _state: dict[str, Any] = {}
 def register() -> None:
     """Entry point `sglang.srt.plugins`: called by SGLang 0.5.11 and later in each of its processes."""
     if is_on():
-        _install()
+        _quietly(_install)
 
 
 def from_site() -> None:
@@ -35,7 +35,7 @@ def from_site() -> None:
     """
     if not is_on() or any("resource_tracker" in part for part in sys.orig_argv):
         return
-    _on_import(SCHEDULER, _from_site)
+    _quietly(_on_import, SCHEDULER, _from_site)
 
 
 def _from_site(module: Any) -> None:

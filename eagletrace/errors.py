@@ -29,3 +29,7 @@ class NotARunError(EagletraceError):
 
 class NewerSchemaError(EagletraceError):
     """A run written by a newer eagletrace than this one."""
+
+
+class DamagedRunError(EagletraceError):
+    """A run whose files can be read and whose values make no sense."""

@@ -128,7 +128,7 @@ VARIABLES = (
     _Variable("EAGLETRACE_HIDDEN_EVERY", "hidden_every", _number(int, 1), "a whole number from 1",
               "hidden-state statistics on one round in N"),
     _Variable("EAGLETRACE_MAX_BYTES", "max_bytes", _bytes, "bytes from 1M, such as 500000000 or 2G",
-              "disk bound of a run"),
+              "disk bound of a run, for each scheduler process"),
     _Variable("EAGLETRACE_FLUSH_S", "flush_s", _number(float, 0.05, 3600), "seconds from 0.05 to 3600",
               "how old an unwritten row may get"),
     _Variable("EAGLETRACE_REDACT", "redact", _flag, "1 or 0", "token ids become keyed hashes"),

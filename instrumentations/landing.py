@@ -7,15 +7,18 @@ to the tensor that was handed out last.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from eagletrace.instrumentations.tensor_stats import checksum, place, summary
 
+logger = logging.getLogger("eagletrace")
 _COPIES = {
     torch.ops.aten.copy_.default,
     torch.ops.aten.set_.source_Tensor,
@@ -32,7 +35,7 @@ class KeyRecord:
     shape: list[int]
     dtype: str
     elements: int
-    checksum: str
+    checksum: str | None
     rms: float | None
     landed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     touched: bool = False
@@ -47,18 +50,33 @@ class KeyRecord:
         return "consumed_as_attribute" if self.touched else "dropped"
 
 
+@dataclass(frozen=True)
+class _Parameter:
+    """Where a parameter lies: `start` in its storage, without keeping it alive."""
+
+    name: str
+    start: int
+    elements: int
+    storage: StorageWeakRef
+
+
 class LandingMode(TorchDispatchMode):
     """Records landings while active. `feed` wraps the engine's iterator of (name, tensor)."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.keys: list[KeyRecord] = []
-        self._parameters: dict[tuple[int, int], list[tuple[str, torch.Tensor]]] = {}
+        # Not the parameters themselves: those that are repacked after loading must be free to go.
+        self._parameters: dict[tuple[int, int], list[_Parameter]] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            self._parameters.setdefault(place(tensor), []).append((name, tensor))
-        self._sources: dict[tuple[int, int], KeyRecord | None] = {}
+            known = _Parameter(name, tensor.storage_offset(), tensor.numel(), StorageWeakRef(tensor.untyped_storage()))
+            self._parameters.setdefault(place(tensor), []).append(known)
+        self._sources: dict[tuple[int, int], tuple[StorageWeakRef, KeyRecord | None]] = {}
+        self._before = fingerprints(model)
+        self._device = next((p.device for p in model.parameters() if p.is_cuda), None)
         self._current: KeyRecord | None = None
         self._paused = False
+        self.failure: str | None = None  # why observing stopped; the load itself goes on
 
     def feed(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Hand out the tensors unchanged, one by one."""
@@ -66,32 +84,48 @@ class LandingMode(TorchDispatchMode):
             self._paused = True
             try:
                 self._current = self._begin(name, tensor)
+            except Exception as error:  # noqa: BLE001 - the engine's load must not fail of it
+                self._fail(f"{name}: {error!r}")
             finally:
                 self._paused = False
             yield name, tensor
 
+    def _fail(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = reason
+            logger.warning("eagletrace: cannot follow the weights (%s); loading is not affected", reason)
+
     def _begin(self, name: str, tensor: torch.Tensor) -> KeyRecord:
-        small = not tensor.is_floating_point() and tensor.numel() <= 1 << 22
+        is_map = tensor.dim() == 1 and not tensor.is_floating_point() and tensor.numel() <= 1 << 22
+        check, rms = _statistics(tensor, self._device)
         record = KeyRecord(
-            name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.numel(), checksum(tensor),
-            summary(tensor)["rms"] if tensor.is_floating_point() else None,
-            value=tensor.detach().clone() if small else None,
+            name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.numel(), check, rms,
+            value=tensor.detach().clone() if is_map else None,
         )  # fmt: skip
         self.keys.append(record)
         where = place(tensor)
         # Two tensors in one storage (a whole file mapped at once) cannot be told apart by it.
-        self._sources[where] = None if where in self._sources else record
+        shared = self._source(where) is not None
+        self._sources[where] = (StorageWeakRef(tensor.untyped_storage()), None if shared else record)
         return record
+
+    def _source(self, where: tuple[int, int]) -> tuple[StorageWeakRef, KeyRecord | None] | None:
+        """The tensor handed out in that memory, unless it is gone: its address may be another's by now."""
+        found = self._sources.get(where)
+        return None if found is None or found[0].expired() else found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not self._paused and self._current is not None:
-            self._observe(func, args)
+            try:
+                self._observe(func, args)
+            except Exception as error:  # noqa: BLE001 - as in feed
+                self._fail(f"{func}: {error!r}")
         return result
 
     def _observe(self, func: Any, args: tuple[Any, ...]) -> None:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        source = next((r for r in (self._sources.get(place(t)) for t in tensors) if r is not None), None)
+        source = next((found[1] for found in (self._source(place(t)) for t in tensors) if found and found[1]), None)
         if source is not None:
             source.touched = True
         if func in _COPIES and tensors:
@@ -100,10 +134,44 @@ class LandingMode(TorchDispatchMode):
     def _land(self, destination: torch.Tensor, record: KeyRecord | None) -> None:
         if record is None:
             return
-        for name, parameter in self._parameters.get(place(destination), ()):
-            offset = destination.storage_offset() - parameter.storage_offset()
-            if 0 <= offset < max(parameter.numel(), 1):
-                record.landed.append({"parameter": name, "offset": offset, "elements": destination.numel()})
+        for parameter in self._parameters.get(place(destination), ()):
+            offset = destination.storage_offset() - parameter.start
+            if 0 <= offset < max(parameter.elements, 1) and not parameter.storage.expired():
+                landing = {"parameter": parameter.name, "offset": offset, "elements": destination.numel()}
+                record.landed.append(landing)
+
+    def unseen(self, model: torch.nn.Module) -> set[str]:
+        """Parameters that nothing was seen to write and that changed all the same: some models load in threads of
+        their own (deepseek_weight_loader.py), where a dispatch mode does not reach."""
+        seen = {landing["parameter"] for record in self.keys for landing in record.landed}
+        changed: set[str] = set()
+        for name, (where, sample) in fingerprints(model).items():
+            before = self._before.get(name)
+            # In other memory than before it is a new parameter, made after loading (repacked, quantised).
+            if name not in seen and before is not None and before[0] == where and before[1] != sample:
+                changed.add(name)
+        return changed
+
+
+def fingerprints(model: torch.nn.Module) -> dict[str, tuple[tuple[int, int], bytes]]:
+    """Where each parameter lies, and the bytes of up to 256 of its elements; without those that cannot be read."""
+    found: dict[str, tuple[tuple[int, int], bytes]] = {}
+    for name, tensor in model.named_parameters():
+        try:
+            flat = tensor.detach().reshape(-1)
+            sample = flat[:: max(1, flat.numel() // 256)][:256].contiguous().view(torch.uint8).cpu()
+            found[name] = (place(tensor), sample.numpy().tobytes())
+        except Exception:  # noqa: BLE001, PERF203 - any tensor subclass may be there
+            continue
+    return found
+
+
+def _statistics(tensor: torch.Tensor, device: torch.device | None) -> tuple[str | None, float | None]:
+    """Checksum and RMS; NULL for a packed type that cannot be converted."""
+    try:
+        return checksum(tensor, device), summary(tensor, device)["rms"] if tensor.is_floating_point() else None
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None, None
 
 
 def elements_loaded(keys: Iterable[KeyRecord]) -> dict[str, tuple[int, list[str]]]:

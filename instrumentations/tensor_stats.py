@@ -11,15 +11,16 @@ _CHUNK = 1 << 22  # elements at a time, so that the float32 copy of a large head
 _PRIME = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
-def checksum(tensor: torch.Tensor) -> str:
+def checksum(tensor: torch.Tensor, device: torch.device | None = None) -> str:
     """Position-weighted sum of the values' float32 bits (integers: of the values), 16 hex digits.
 
     Equal for equal values whatever their floating dtype, so that a bfloat16 file and its float32 parameter agree.
+    With `device` it is computed there, a chunk at a time: a CPU needs a minute for a file of a billion values.
     """
     flat = tensor.detach().reshape(-1)
     total = 0
     for start in range(0, flat.numel(), _CHUNK):
-        part = flat[start : start + _CHUNK]
+        part = flat[start : start + _CHUNK].to(device)
         bits = (
             part.to(torch.float32).view(torch.int32).to(torch.int64)
             if part.is_floating_point()
@@ -30,14 +31,14 @@ def checksum(tensor: torch.Tensor) -> str:
     return f"{total & (2**64 - 1):016x}"
 
 
-def summary(tensor: torch.Tensor) -> dict[str, Any]:
+def summary(tensor: torch.Tensor, device: torch.device | None = None) -> dict[str, Any]:
     """`{rms, nan_count, constant}` of a tensor; `constant` is NULL unless all elements are equal."""
     flat = tensor.detach().reshape(-1)
     if not flat.numel():
         return {"rms": None, "nan_count": 0, "constant": None}
     squares, bad, low, high = 0.0, 0, math.inf, -math.inf
     for start in range(0, flat.numel(), _CHUNK):
-        part = flat[start : start + _CHUNK].to(torch.float64)
+        part = flat[start : start + _CHUNK].to(device).to(torch.float64)
         finite = torch.isfinite(part)
         bad += int((~finite).sum().item())
         squares += float(part.square().sum().item())

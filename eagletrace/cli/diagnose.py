@@ -19,8 +19,8 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog="Exit status: 0 healthy; 1 fault or weak draft; 2 bad input; 3 inconclusive or no speculation.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
-    parser.add_argument("--draft", type=Path, metavar="PATH", help="draft checkpoint, for a proof by replay")
-    parser.add_argument("--target", type=Path, metavar="PATH", help="target checkpoint, for a proof by replay")
+    parser.add_argument("--draft", type=Path, metavar="PATH", help="draft checkpoint, for proof by replay: not yet")
+    parser.add_argument("--target", type=Path, metavar="PATH", help="target checkpoint, for proof by replay: not yet")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=diagnose)
 

@@ -11,6 +11,13 @@ from eagletrace.cli.parsers import Subparsers
 
 EXIT_MISSING = 3
 ABSENT = ("missing", "shut_out")
+HOOK_COLUMNS = ("status", "required", "target", "detail")
+LABELS = {
+    "EAGLETRACE": "tracing",
+    "way": "starts through",
+    "shut_out": "shut out",
+    "settings_ignored": "ignored",
+}  # what --json calls them, in words
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -38,13 +45,13 @@ def doctor(options: argparse.Namespace) -> int:
     return EXIT_MISSING if missing or not found["sglang"] else 0
 
 
-def _words(value: Any) -> str:
-    """A fact of the activation in words."""
-    if value is None or value == []:
-        return "no"
+def _words(value: Any) -> list[str]:
+    """A fact of the activation in words; nothing for what is absent."""
+    if value is None:
+        return []
     if isinstance(value, list):
-        return "; ".join(str(v) for v in cast("list[Any]", value))
-    return value if isinstance(value, str) else json.dumps(value)
+        return [str(v).removeprefix("eagletrace: ") for v in cast("list[Any]", value)]
+    return [value if isinstance(value, str) else json.dumps(value)]
 
 
 def _print(found: dict[str, Any], missing: list[dict[str, Any]]) -> None:
@@ -52,29 +59,24 @@ def _print(found: dict[str, Any], missing: list[dict[str, Any]]) -> None:
     from eagletrace.report.text import safe
 
     print(f"SGLang: {safe(found['sglang'] or 'not installed in this environment')}")
-    activation = plain(found["activation"])
-    if isinstance(activation, dict):
-        for key, value in cast("dict[str, Any]", activation).items():
-            print(f"{safe(key.replace('_', ' '))}: {safe(_words(value))}")
-    else:
-        print(f"activation: {safe(activation)}")
-    if found["hooks"]:
+    for key, value in cast("dict[str, Any]", plain(found["activation"])).items():
+        for words in _words(value):
+            print(f"{safe(LABELS.get(key, key))}: {safe(words)}")
+    shown = [h for h in found["hooks"] if h["required"] or h["status"] not in ABSENT]
+    if shown:
         print()
-        print_rows(
-            [
-                {
-                    "status": h["status"],
-                    "target": h["target"],
-                    "required": "required" if h["required"] else "optional",
-                    "detail": h["detail"],
-                }
-                for h in found["hooks"]
-            ]
-        )
+        print_rows([{**h, "required": "yes" if h["required"] else "no"} for h in shown], HOOK_COLUMNS)
+    if len(shown) < len(found["hooks"]):
+        print(f"{len(found['hooks']) - len(shown)} optional targets are missing or belong to other releases (--json).")
     print()
+    print(_conclusion(found, missing))
+
+
+def _conclusion(found: dict[str, Any], missing: list[dict[str, Any]]) -> str:
     if not found["sglang"]:
-        print("No SGLang here: run `eagletrace doctor` with the Python that starts the server.")
-    elif missing:
-        print(f"{len(missing)} required hook targets are missing: this SGLang would be traced in part or not at all.")
-    else:
-        print("All required hook targets were found.")
+        return "No SGLang here: run `eagletrace doctor` with the Python that starts the server."
+    if any(h["status"] == "shut_out" for h in missing):
+        return "Tracing is shut out: this server would not be traced."
+    if missing:
+        return f"{len(missing)} required hook targets are missing: this SGLang would be traced in part or not at all."
+    return "All required hook targets were found."

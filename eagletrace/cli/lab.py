@@ -7,7 +7,7 @@ import argparse
 from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import EagletraceError
 
-HELP = "the tiny pair on SGLang's own engine on the CPU"
+HELP = "serve a tiny trained pair on SGLang's own engine on the CPU, healthy or with a fault"
 
 
 def add_parser(subparsers: Subparsers, *, load: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import eagletrace
 from eagletrace.cli import demo, diagnose, doctor, explain, lab, queries, query, run, runs
+from eagletrace.cli.output import prepare_streams, warn_error
 from eagletrace.errors import EagletraceError, UnknownNameError
 
 COMMANDS = (doctor, run, runs, diagnose, queries, query, explain, demo, lab)
@@ -40,15 +41,21 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. No traceback for what a user caused."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     try:
         status = _run(arguments)
         sys.stdout.flush()
     except EagletraceError as error:
-        print(f"eagletrace: {error}", file=sys.stderr)
+        warn_error(str(error))
         return error.exit_code
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
+    except OSError as error:  # a full disk under stdout, a folder that vanished
+        _silence_stdout()
+        where = f" ({error.filename})" if error.filename else ""
+        warn_error(f"cannot read or write: {error.strerror or error}{where}")
+        return EagletraceError.exit_code
     except KeyboardInterrupt:
         print("eagletrace: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

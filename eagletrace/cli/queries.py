@@ -28,7 +28,7 @@ def queries(options: argparse.Namespace) -> int:
     from eagletrace.store.sqlfile import load_folder
 
     files = load_folder("explore")
-    if options.name and options.name not in files:
+    if options.name is not None and options.name not in files:
         raise UnknownNameError("query", options.name, files)
     rows: list[dict[str, Any]] = [
         {

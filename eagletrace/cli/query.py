@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="parameter of the query")
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
-    parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb")
+    parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb; spark: not yet")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE")
     parser.set_defaults(handler=query)
 
@@ -103,9 +104,11 @@ def _write(result: QueryResult, form: str, output: Path | None) -> None:
         if form == "parquet":
             _write_parquet(result, output)
         elif output is None:
+            if form == "csv" and isinstance(sys.stdout, io.TextIOWrapper):
+                sys.stdout.reconfigure(encoding="utf-8")  # data, whatever the terminal speaks
             _write_text(result, form, sys.stdout)
         else:
-            with output.open("w", encoding="utf-8", newline="") as file:
+            with output.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
                 _write_text(result, form, file)
     except BrokenPipeError:
         raise
@@ -114,12 +117,14 @@ def _write(result: QueryResult, form: str, output: Path | None) -> None:
 
 
 def _write_parquet(result: QueryResult, output: Path | None) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if output is not None:
-        pq.write_table(result.table, output)
-    else:
-        pq.write_table(result.table, sys.stdout.buffer)
+    try:
+        pq.write_table(result.table, output if output is not None else sys.stdout.buffer)
+    except pa.ArrowNotImplementedError as error:
+        what = str(error).splitlines()[0]
+        raise EagletraceError(f"Parquet has no such column; cast it to VARCHAR in the query ({what})") from None
 
 
 def _write_text(result: QueryResult, form: str, file: TextIO) -> None:

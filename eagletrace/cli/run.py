@@ -25,11 +25,21 @@ def add_parser(subparsers: Subparsers) -> None:
         usage="eagletrace run [-h] [--dir D] [--level L] -- CMD ...",
     )
     parser.add_argument(
-        "--dir", type=Path, help="where runs are written (default: EAGLETRACE_DIR or ./eagletrace-runs)"
+        "--dir", metavar="D", help="where runs are written (default: EAGLETRACE_DIR or ./eagletrace-runs)"
     )
     parser.add_argument("--level", choices=LEVELS, help="how much is recorded (default: EAGLETRACE_LEVEL or tokens)")
     parser.add_argument("cmd", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
     parser.set_defaults(handler=run)
+
+
+def _absolute(text: str) -> str:
+    """The trace folder as an absolute path; CMD may change its working directory."""
+    try:
+        if not text:
+            raise ValueError("it is empty")
+        return str(Path(text).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EagletraceError(f"--dir {text}: not a folder that can be written to ({error})") from None
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,11 +47,11 @@ def run(options: argparse.Namespace) -> int:
     command: list[str] = options.cmd
     if command and command[0] == "--":
         command = command[1:]
-    if not command:
+    if not command or not command[0]:
         raise EagletraceError("no command given: eagletrace run -- python -m sglang.launch_server ...")
     environ = {**os.environ, "EAGLETRACE": "1"}
     if options.dir is not None:
-        environ["EAGLETRACE_DIR"] = str(options.dir.expanduser().resolve())
+        environ["EAGLETRACE_DIR"] = _absolute(options.dir)
     if options.level is not None:
         environ["EAGLETRACE_LEVEL"] = options.level
     if shutil.which(command[0]) is None:

@@ -49,7 +49,7 @@ def _incomplete(run: Run) -> bool:
     settings: Any = run.info.raw.get("settings")
     sample = cast("dict[str, Any]", settings).get("sample", 1) if isinstance(settings, dict) else 1
     dropped = run.connection.execute("SELECT 1 FROM events WHERE kind = 'rows_dropped' LIMIT 1").fetchone()
-    return sample < 1 or dropped is not None
+    return (isinstance(sample, int | float) and sample < 1) or dropped is not None
 
 
 def _depths_of_trees(run: Run) -> list[tuple[int, int, int]]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+import duckdb
+
 from eagletrace.diagnose import policy
 from eagletrace.diagnose.result import Check, Evidence, Severity, Status
 from eagletrace.format.facts import CONTRACT_KEYS
@@ -99,9 +101,12 @@ class CheckRunner:
         if missing:
             return check.check("unknown", _missing(missing))
         values = {name: policy.SQL_PARAMS[name] for name in check.file.params}
-        cursor = self._run.connection.execute(check.file.sql, values or None)
-        names = [d[0] for d in cursor.description or []]
-        return _outcome(check, [dict(zip(names, row, strict=True)) for row in cursor.fetchall()])
+        try:
+            rows = self._run.rows(check.file.sql, values or None)
+            return _outcome(check, rows)
+        except (duckdb.Error, ValueError, TypeError) as error:
+            what = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return check.check("unknown", f"the run holds values that this check cannot read ({what})")
 
     def _recorded(self, requirement: str) -> bool:
         if requirement.startswith(FACT_PREFIX):

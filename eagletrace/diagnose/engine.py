@@ -5,24 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import duckdb
+
 from eagletrace.diagnose import acceptance as counts
 from eagletrace.diagnose import judge, policy
 from eagletrace.diagnose.checks import CheckFile, CheckRunner, load_checks
 from eagletrace.diagnose.judge import Judgement
 from eagletrace.diagnose.reasoning import Reasoning, reason
 from eagletrace.diagnose.result import Acceptance, Check, Diagnosis, RunInfo, Verdict
+from eagletrace.errors import DamagedRunError
 from eagletrace.store import Run
 
 SIMULATED = "config.simulated"
 EXCEPTION = "engine.exception"
-REPLAY = "record hidden states (EAGLETRACE_LEVEL=tensors) and replay the draft against them"
+UNEXPLAINED = (
+    "look at the checks that are unknown, and compare the load-time facts (`eagletrace query RUN contract`) with how "
+    "the draft was trained; a replay of the draft, which would tell more, is not part of this release"
+)
 
 
 def diagnose(run: Run) -> Diagnosis:
     """Say why the drafts of a recorded run were rejected, or that they were not.
 
     The run may be live, cut off, or hold load-time facts only; what cannot be told is said to be unknown.
+    Raises DamagedRunError for values that cannot be counted with.
     """
+    try:
+        return _diagnose(run)
+    except (duckdb.Error, OverflowError) as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DamagedRunError(f"{run.path} holds values that no server records: {what}") from None
+
+
+def _diagnose(run: Run) -> Diagnosis:
     info = run_info(run)
     measured = counts.measure(run)
     files, runner = load_checks(), CheckRunner(run)
@@ -94,5 +109,5 @@ def _words(verdict: Verdict, reasoning: Reasoning, judgement: Judgement, died: b
         why = next(c.reason for c in reasoning.checks if c.id == EXCEPTION)
         return f"the engine died ({why}), and no check explains it", "see the server's log"
     if judgement.lossy:
-        return f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told", REPLAY
+        return f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told", UNEXPLAINED
     return judgement.reason, "send more requests to the traced server, and diagnose again"

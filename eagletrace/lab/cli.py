@@ -11,17 +11,18 @@ from typing import Any
 
 from eagletrace.errors import EagletraceError
 from eagletrace.lab.engines import DEFAULT_ENGINE, ENGINES
-from eagletrace.lab.faults import CASES
+from eagletrace.lab.faults import CASES, Case
 from eagletrace.lab.options import PAIRS, ServeOptions
+from eagletrace.settings import LEVELS
 
-LEVELS = ("contract", "tokens", "tensors")
+HELP = "serve a tiny trained pair on SGLang's own engine on the CPU, healthy or with a fault"
 DEFAULT_ROUNDS = 400
 WORKERS = sorted({worker for engine in ENGINES.values() for worker in engine.workers})
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add `lab` and its commands; each sets `handler`, which takes the namespace and returns the exit status."""
-    lab = subparsers.add_parser("lab", help="a tiny pair on SGLang's own engine on the CPU, healthy or with a fault")
+    lab = subparsers.add_parser("lab", help=HELP, description=HELP)
     commands = lab.add_subparsers(dest="lab_command", required=True)
     _build(commands.add_parser("build", help="train the pair again"))
     _faults(commands.add_parser("faults", help="list the catalogue of faults and controls"))
@@ -34,10 +35,14 @@ def _json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, messages on stderr")
 
 
+def _seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts and the engine (default: %(default)s)")
+
+
 def _build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("lab-pair"), help="folder to write (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", choices=("full", "small"), default="full")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the training (default: %(default)s)")
+    parser.add_argument("--size", choices=("full", "small"), default="full", help="small: minutes less, for tests")
     _json_flag(parser)
     parser.set_defaults(handler=build)
 
@@ -49,7 +54,7 @@ def _faults(parser: argparse.ArgumentParser) -> None:
 
 def _serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fault", metavar="NAME", help="a case of `eagletrace lab faults`")
-    parser.add_argument("--pair", default="llama", choices=PAIRS)
+    parser.add_argument("--pair", default="llama", choices=PAIRS, help="the pair that ships (default: %(default)s)")
     parser.add_argument(
         "--pair-dir", type=Path, metavar="DIR", help="another pair, as `eagletrace lab build` writes it"
     )
@@ -57,12 +62,13 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", type=Path, metavar="PATH", help="a target of your own")
     parser.add_argument("--engine", metavar="VERSION", help=f"{' or '.join(ENGINES)} (default: {DEFAULT_ENGINE})")
     parser.add_argument("--worker", choices=WORKERS, help="speculative worker (default: the engine's own)")
-    parser.add_argument("--dir", type=Path, metavar="D", help="where runs are recorded (default: ./eagletrace-runs)")
+    where = "where runs are recorded (default: EAGLETRACE_DIR or ./eagletrace-runs)"
+    parser.add_argument("--dir", type=Path, metavar="D", help=where)
     parser.add_argument("--level", choices=LEVELS, help="EAGLETRACE_LEVEL of the server")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--topk", type=_positive, default=1, metavar="K")
-    parser.add_argument("--steps", type=_positive, default=3, metavar="S")
-    parser.add_argument("--draft-tokens", type=_positive, metavar="D")
+    _seed(parser)
+    parser.add_argument("--topk", type=_positive, default=1, metavar="K", help="branches; 1 is a chain (default: 1)")
+    parser.add_argument("--steps", type=_positive, default=3, metavar="S", help="draft steps (default: %(default)s)")
+    parser.add_argument("--draft-tokens", type=_positive, metavar="D", help="nodes of the verify tree, root included")
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
@@ -79,14 +85,14 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _matrix(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=_positive, default=DEFAULT_ROUNDS)
+    parser.add_argument("--rounds", type=_positive, default=DEFAULT_ROUNDS, help="verify rounds (default: %(default)s)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these cases only")
     parser.add_argument(
         "--pair-dir", type=Path, metavar="DIR", help="another pair, as `eagletrace lab build` writes it"
     )
     parser.add_argument("--dir", type=Path, metavar="D", help="where runs are recorded (default: ./lab-runs)")
-    parser.add_argument("--level", choices=LEVELS)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--level", choices=LEVELS, help="EAGLETRACE_LEVEL of the servers")
+    _seed(parser)
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     _json_flag(parser)
     parser.set_defaults(handler=matrix)
@@ -109,15 +115,19 @@ def faults(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print({"schema_version": 1, "faults": [entry.public() for entry in CASES.values()]})
         return 0
-    from rich.console import Console
-    from rich.table import Table
+    from eagletrace.report.tables import print_rows
 
-    table = Table("name", "kind", "engine", "worker", "expected", "what it is", box=None)
-    for entry in CASES.values():
-        table.add_row(entry.name, entry.kind, entry.engine, entry.worker, " ".join(entry.expected) or "-", entry.title)
-    console = Console()
-    Console(width=None if console.is_terminal else 160).print(table)
+    print_rows([_listed(entry) for entry in CASES.values()])
+    print("\nserve one: eagletrace lab run --fault NAME")
     return 0
+
+
+def _listed(entry: Case) -> dict[str, str]:
+    """A case as a row of the list."""
+    return {
+        "name": entry.name, "kind": entry.kind, "engine": f"{entry.engine} {entry.worker}",
+        "expected": " or ".join(entry.expected) or "healthy", "what it is": entry.title,
+    }  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

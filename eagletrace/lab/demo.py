@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from rich.text import Text
+
 from eagletrace.cli.main import main as eagletrace
 from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.run import lab_run
+from eagletrace.report.console import make_console
 
 ROUNDS = 240
 RUNS = Path("eagletrace-runs")
@@ -17,7 +20,9 @@ STORY = "use-aux-false"  # the aux states never reach the draft, fc is skipped, 
 
 def show(step: str, text: str) -> None:
     """Say what happens next."""
-    print(f"\n\033[1m[{step}]\033[0m {text}" if sys.stdout.isatty() else f"\n[{step}] {text}", flush=True)
+    console = make_console()
+    console.print(Text.assemble("\n", (f"[{step}]", "bold"), f" {text}"), soft_wrap=True)
+    sys.stdout.flush()
 
 
 def serve_and_diagnose(step: str, fault: str | None) -> int:

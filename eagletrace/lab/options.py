@@ -11,7 +11,7 @@ from typing import Literal
 
 from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.lab.engines import Engine, engine
-from eagletrace.lab.faults import HEALTHY, Case, case, materialize
+from eagletrace.lab.faults import HEALTHY, Case, case, draft_folder, prepare, variant_beside
 
 PAIRS = ("llama",)
 DEFAULT_DIR = Path("eagletrace-runs")
@@ -21,7 +21,10 @@ MODELS = "lab-models"
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """One lab server: a case of the catalogue, or a draft and a target of your own.
+    """One lab server: a case of the catalogue, on the shipped pair or on a draft and a target of your own.
+
+    With `fault`, the case's changes are made to a copy of the draft and target given; a case that needs
+    another variant of the draft takes it from the folder of that name beside `draft`.
 
     `pair_dir` holds another pair (`target/`, `drafts/<variant>/`) than the shipped one; `topk`, `steps`
     and `draft_tokens` default to a chain of 3 drafts. `tracing` is `on`, `off` (the server gets no
@@ -74,7 +77,6 @@ def chosen_case(options: ServeOptions) -> Case:
     for name, given, own in (
         ("engine", options.engine, chosen.engine),
         ("worker", options.worker, chosen.worker),
-        ("draft", options.draft, None),
     ):
         if given is not None and given != own:
             raise EagletraceError(f"--fault {chosen.name} sets the {name} itself; leave --{name} out")
@@ -90,16 +92,16 @@ def _pair_dir(options: ServeOptions) -> Path:
 
 
 def _models(options: ServeOptions, chosen: Case, runs: Path) -> tuple[Path, Path]:
-    """The (draft, target) folders; a draft of the user's own is served from where it lies."""
-    if options.draft is not None:
-        target = options.target or _pair_dir(options) / "target"
-        for folder in (options.draft, target):
-            if not (folder / "config.json").is_file():
-                raise EagletraceError(f"{folder} is no model folder: it has no config.json")
-        return options.draft.resolve(), target.resolve()
-    prepared = materialize(chosen, _pair_dir(options), runs / MODELS)
-    target = prepared.target if options.target is None else options.target
-    return prepared.draft.resolve(), target.resolve()
+    """The (draft, target) folders: those of a case, written under neutral names, or the user's own as they are."""
+    target = options.target or _pair_dir(options) / "target"
+    draft = options.draft or draft_folder(_pair_dir(options), chosen.variant)
+    for folder in (draft, target):
+        if not (folder / "config.json").is_file():
+            raise EagletraceError(f"{folder} is no model folder: it has no config.json")
+    if options.draft is not None and options.fault is None:
+        return draft.resolve(), target.resolve()
+    prepared = prepare(chosen, variant_beside(draft, chosen.variant), target, runs / MODELS)
+    return prepared.draft.resolve(), prepared.target.resolve()
 
 
 def _tracing(options: ServeOptions, runs: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from eagletrace.settings import Settings
 logger = logging.getLogger("eagletrace")
 
 QUEUE_LIMIT = 20_000  # rows and launches; a launch holds a few hundred bytes a request
+QUEUE_NODES = 4_000_000  # nodes of queued launches: about 100 bytes each, in pinned memory where there is a GPU
+SLICE_NODES = 65_536  # and nodes, of the trees of a large batch
 SLICE = 256  # launches turned into rows at once: longer conversions would hold the GIL for milliseconds
 
 
@@ -52,6 +54,7 @@ class Recorder:
         self.paused = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._dropped: dict[str, int] = {}
+        self._nodes_queued = self._nodes_taken = 0  # each counted by one thread alone
         self._totals = Totals()
         self._unwritten_totals: list[dict[str, Any]] = []
         self._spans = SpanBuilder(resource)
@@ -84,7 +87,11 @@ class Recorder:
 
     def launch(self, packet: RoundPacket) -> None:
         """Queue one finished launch."""
-        self._put("#launch", packet)
+        if self._nodes_queued - self._nodes_taken >= QUEUE_NODES:
+            self._dropped["#launch"] = self._dropped.get("#launch", 0) + 1
+            return
+        if self._put("#launch", packet):
+            self._nodes_queued += size(packet)
 
     def request(self, state: RequestState) -> None:
         """Queue the present state of a request."""
@@ -100,11 +107,12 @@ class Recorder:
         """Queue the span of a batch phase outside a verify launch, such as a prefill."""
         self._put("#phase", (name, start_ns, end_ns, requests, attributes))
 
-    def _put(self, what: str, value: Any) -> None:
+    def _put(self, what: str, value: Any) -> bool:
         if len(self._queue) >= QUEUE_LIMIT:
             self._dropped[what] = self._dropped.get(what, 0) + 1
-            return
+            return False
         self._queue.append((what, value))
+        return True
 
     def flush(self, timeout_s: float = 2.0) -> bool:
         """Write what is queued now; waits at most `timeout_s`. For load time and for a dying engine only."""
@@ -172,8 +180,8 @@ class Recorder:
         launches, tables, requests = self._take_queued()
         for table, rows in tables.items():
             self._write(table, rows)
-        for first in range(0, len(launches), SLICE):
-            self._write_launches(launches[first : first + SLICE])
+        for part in slices(launches):
+            self._write_launches(part)
             time.sleep(0)
         now = time.time_ns()
         self._write("requests", [state.row(now, self._key) for state in requests.values()])
@@ -203,6 +211,7 @@ class Recorder:
             what, value = self._queue.popleft()
             if what == "#launch":
                 launches.append(value)
+                self._nodes_taken += size(value)
             elif what == "#request":
                 requests[value.seq] = value
             elif what == "#phase":
@@ -287,6 +296,25 @@ class Recorder:
             digest = hashlib.blake2b(token.to_bytes(8, "big", signed=True), digest_size=8, key=self._key or b"")
             value = self._hashes[token] = int.from_bytes(digest.digest(), "big", signed=True)
         return value
+
+
+def size(packet: RoundPacket) -> int:
+    """Nodes of a launch."""
+    return len(packet.requests) * packet.nodes
+
+
+def slices(launches: list[RoundPacket]) -> Iterator[list[RoundPacket]]:
+    """Runs of at most `SLICE` launches and, unless one alone has more, `SLICE_NODES` nodes."""
+    part: list[RoundPacket] = []
+    nodes = 0
+    for packet in launches:
+        if part and (len(part) >= SLICE or nodes + size(packet) > SLICE_NODES):
+            yield part
+            part, nodes = [], 0
+        part.append(packet)
+        nodes += size(packet)
+    if part:
+        yield part
 
 
 def _redaction_key(settings: Settings) -> bytes | None:

@@ -54,9 +54,9 @@ def _fitting(rows: Sequence[Row], names: list[str], width: int) -> list[str]:
 
 def _single(row: Row) -> Iterator[RenderableType]:
     """One row in one line, or a line per value when a value has parts of its own."""
+    named = [(safe(name), cell(value, MAX_VALUE)) for name, value in row.items()]
     if any(isinstance(value, Mapping) for value in row.values()):
-        for name, value in row.items():
-            yield Padding(Text.assemble((f"{safe(name)}: ", "dim"), cell(value, MAX_VALUE)), (0, 0, 0, INDENT))
+        for name, value in named:
+            yield Padding(Text.assemble((f"{name}: ", "dim"), value), (0, 0, 0, INDENT))
     else:
-        line = ", ".join(f"{safe(name)}={cell(value, MAX_VALUE)}" for name, value in row.items())
-        yield Padding(Text(line, "dim"), (0, 0, 0, INDENT))
+        yield Padding(Text("; ".join(f"{name}: {value}" for name, value in named), "dim"), (0, 0, 0, INDENT))

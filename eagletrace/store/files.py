@@ -71,7 +71,12 @@ def read_table(run_dir: Path, table: str) -> TableFiles:
     folder = run_dir / table
     for attempt in range(ATTEMPTS):
         result = TableFiles(arrow_schema(TABLES[table]).empty_table())
-        if _read_names(folder, table, _stable_listing(folder), result, last=attempt == ATTEMPTS - 1):
+        try:
+            names = _stable_listing(folder)
+        except OSError as error:
+            result.warnings.append(f"skipped {folder}: cannot be listed ({error.strerror or error})")
+            return result
+        if _read_names(folder, table, names, result, last=attempt == ATTEMPTS - 1):
             return result
         result.close()
     raise AssertionError("the last attempt always succeeds")
@@ -83,7 +88,7 @@ def _stable_listing(folder: Path) -> list[str]:
     for _ in range(ATTEMPTS):
         try:
             names = sorted(p.name for p in folder.iterdir() if p.suffix == ".parquet" and not p.name.startswith("."))
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
         if names == before:
             break

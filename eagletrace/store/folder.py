@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from eagletrace.errors import NewerSchemaError, NotARunError
 from eagletrace.format import SCHEMA_VERSION
+
+PATH_SHOWN = 300  # characters of a path in a message
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,11 @@ def read_info(path: Path) -> RunInfo:
         raw: Any = json.loads((path / "run.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise NotARunError(f"cannot read {path / 'run.json'}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotARunError(f"{path / 'run.json'} is damaged ({error}); the run cannot be read without it") from None
     version = cast("dict[str, Any]", raw).get("schema_version") if isinstance(raw, dict) else None
-    if not isinstance(version, int):
-        raise NotARunError(f"{path / 'run.json'} is not an eagletrace run: it has no schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise NotARunError(f"{path / 'run.json'} is not an eagletrace run: it has no schema_version from 1")
     if version > SCHEMA_VERSION:
         raise NewerSchemaError(
             f"{path} was written with schema version {version}; this eagletrace reads up to {SCHEMA_VERSION}: "
@@ -50,10 +53,10 @@ def _info(path: Path, version: int, raw: dict[str, Any]) -> RunInfo:
     start = raw.get("start_time_unix_nano")
     engine = raw.get("sglang") or raw.get("engine_version")
     return RunInfo(
-        id=str(raw.get("run_id") or path.name),
+        id=_text(raw.get("run_id")) or path.name,
         path=path,
         schema_version=version,
-        start_time_unix_nano=start if isinstance(start, int) else 0,
+        start_time_unix_nano=start if isinstance(start, int) and 0 <= start < 1 << 63 else 0,
         host=_text(raw.get("host")),
         sglang=_text(engine),
         level=_text(level),
@@ -62,23 +65,43 @@ def _info(path: Path, version: int, raw: dict[str, Any]) -> RunInfo:
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _may_be_run(path: Path) -> bool:
+    """Whether the folder holds a `run.json`, or may: one that cannot be looked into is reported, not passed over."""
+    try:
+        return path.is_dir() and (path / "run.json").exists()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gave, with `~` expanded; NotARunError where the user of `~user` does not exist."""
+    if not os.fspath(path):
+        raise NotARunError("the path is empty: give a run folder or a folder of runs")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise NotARunError(f"cannot expand {os.fspath(path)}: {error}") from None
 
 
 def list_runs(folder: Path) -> tuple[list[RunInfo], list[str]]:
     """Runs in a trace folder (or the one run that it is), oldest first, and warnings for those not readable."""
-    if not folder.exists():
-        raise NotARunError(f"no such folder: {folder}")
-    if not folder.is_dir():
-        raise NotARunError(f"{folder} is a file, not a run folder or a folder of runs")
-    if (folder / "run.json").exists():
-        return [read_info(folder)], []
+    try:
+        if not folder.exists():
+            raise NotARunError(f"no such folder: {folder}")
+        if not folder.is_dir():
+            raise NotARunError(f"{folder} is a file, not a run folder or a folder of runs")
+        if os.path.lexists(folder / "run.json"):
+            return [read_info(folder)], []
+        candidates = sorted(p for p in folder.iterdir() if _may_be_run(p))
+    except OSError as error:
+        raise NotARunError(f"cannot read {str(folder)[:PATH_SHOWN]}: {error.strerror or error}") from None
     runs: list[RunInfo] = []
     warnings: list[str] = []
-    try:
-        candidates = sorted(p for p in folder.iterdir() if (p / "run.json").exists())
-    except OSError as error:
-        raise NotARunError(f"cannot list {folder}: {error.strerror or error}") from None
     for path in candidates:
         try:
             runs.append(read_info(path))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from eagletrace.errors import EagletraceError
 from eagletrace.format import TABLES
 from eagletrace.store.files import TableFiles, read_table
-from eagletrace.store.folder import RunInfo, find_run
+from eagletrace.store.folder import RunInfo, find_run, user_path
 from eagletrace.store.views import create_tables, create_views
 
 Params = Mapping[str, Any] | Sequence[Any] | None
@@ -44,7 +44,10 @@ class QueryResult:
             if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
                 column = table.column(index).cast(pa.timestamp("us", field.type.tz), safe=False)
                 table = table.set_column(index, field.name, column)
-        return table.to_pylist()
+        try:
+            return table.to_pylist()
+        except (OverflowError, ValueError) as error:  # DuckDB's years reach from 290308 BC to 294247, and to infinity
+            raise QueryError(f"a date or time has no Python value ({error}); cast it to VARCHAR in the query") from None
 
 
 class Run:
@@ -74,8 +77,9 @@ class Run:
         _check_select(sql)
         self.connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            return QueryResult(self.connection.sql(sql, params=params).to_arrow_table())
-        except duckdb.Error as error:
+            table = self.connection.sql(sql, params=params).to_arrow_table()
+            return QueryResult(table.rename_columns(_distinct(table.column_names)))
+        except (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise QueryError(f"the query failed: {error}") from None
         finally:
             self.connection.execute("ROLLBACK")
@@ -101,7 +105,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     Raises NotARunError or NewerSchemaError with a message that says what to do. Files that cannot be read are
     skipped and named in `Run.warnings`. A live run may be opened at any time.
     """
-    info, warnings = find_run(Path(path).expanduser())
+    info, warnings = find_run(user_path(path))
     # Load-time facts first, requests last: every round read here has its request.
     names = sorted(TABLES, key=lambda name: name == "requests")
     return Run(info, {name: read_table(info.path, name) for name in names}, warnings)
@@ -109,13 +113,26 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 def _check_select(sql: str) -> None:
     try:
+        sql.encode()  # DuckDB takes no text that is not valid Unicode
         statements = duckdb.extract_statements(sql)
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeError) as error:
         raise QueryError(f"this is not SQL that DuckDB reads: {error}") from None
     if len(statements) != 1:
         raise QueryError(f"give one statement, not {len(statements)}")
     if statements[0].type != duckdb.StatementType.SELECT:
         raise QueryError(f"only SELECT is allowed on a run, not {statements[0].type.name}")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names of which none occurs twice, so that rows as objects keep every column: `a, a` becomes `a, a_1`."""
+    taken, result = set(names), list[str]()
+    for name in names:
+        new, number = name, 0
+        while new in result or (number and new in taken):
+            number += 1
+            new = f"{name}_{number}"
+        result.append(new)
+    return result
 
 
 def _lock(connection: duckdb.DuckDBPyConnection) -> None:

@@ -98,17 +98,26 @@ class Attachment:
         self._scheduler_facts(scheduler)
         self.recorder.fact("server.worker", type(session.worker).__name__ if session.worker is not None else None)
         if session.draft_runner is not None and session.worker is not None:
-            model = session.draft_runner.model
-            load.write_params(session, model, "serving")
-            sharing.served_facts(session)
-            vocabulary.served_facts(session)
-            capture.served_facts(session, session.draft_facts["config"], session.draft_facts["eagle3"])
-            watch_fusion(session)
+            model, facts_of = session.draft_runner.model, session.draft_facts
+            self._try("params", load.write_params, session, model, "serving")
+            self._try("sharing", sharing.served_facts, session)
+            self._try("vocabulary", vocabulary.served_facts, session)
+            config, eagle3 = facts_of.get("config", {}), facts_of.get("eagle3", False)
+            self._try("capture", capture.served_facts, session, config, eagle3)
+            self._try("fc", watch_fusion, session)
             session.softmax_chains = not _fills_ones(session.worker)
             session.serving = True
         self.recorder.event("serving")
         self._hook_rows()
         self.recorder.flush()
+
+    def _try(self, what: str, step: Callable[..., None], *args: Any) -> None:
+        """Facts that cannot be had of some model must not cost the rounds."""
+        try:
+            step(*args)
+        except Exception as error:  # noqa: BLE001
+            logger.warning("eagletrace: facts of %s are missing: %r; serving is not affected", what, error)
+            self.recorder.event("hook_error", target=what, error=repr(error))
 
     def _scheduler_facts(self, scheduler: Any) -> None:
         """What the scheduler decided, whatever its arguments said."""
@@ -187,7 +196,9 @@ def engine_version() -> str:
 def _run_facts(server_args: Any, version: str) -> dict[str, Any]:
     import importlib.metadata
 
-    given: dict[str, Any] = {k: v for k, v in vars(server_args).items() if not k.startswith("_")}
+    # A dataclass in 0.5.9, a record without a `__dict__` of its fields in 0.5.23: both annotate them.
+    names = [n for n in getattr(type(server_args), "__annotations__", vars(server_args)) if not n.startswith("_")]
+    given: dict[str, Any] = {n: getattr(server_args, n, None) for n in names}
     arguments = {k: v for k, v in given.items() if isinstance(v, (str, int, float, bool, type(None)))}
     for name in arguments:
         if arguments[name] and SECRET.search(name):

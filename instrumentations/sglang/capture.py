@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from types import MethodType
 from typing import Any, cast
 
 from torch import nn
@@ -82,7 +83,10 @@ class _Shadow:
         self.__dict__["_of"] = of
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.__dict__["_of"], name)
+        of = self.__dict__["_of"]
+        value = getattr(of, name)
+        if isinstance(value, MethodType) and value.__self__ is of:
+            return MethodType(value.__func__, self)  # a method of the model must not write to the model
         if isinstance(value, nn.Module):
             value = self.__dict__[name] = _Shadow(value)
         return value

@@ -30,6 +30,7 @@ class Topology:
             return depth.expand_as(self.selected) if self.topk == 1 else torch.zeros_like(self.selected)
         number = self.parent_list.gather(1, group.clamp(max=self.parent_list.shape[1] - 1))
         node = torch.searchsorted(self.selected.contiguous(), number.contiguous()) + 1
+        node = node.clamp(max=self.selected.shape[1])  # an index out of range would end a CUDA process
         return torch.where(group == 0, torch.zeros_like(node), node)
 
     def rows(self, bs: int) -> torch.Tensor:
@@ -60,12 +61,12 @@ def drafted(
         ids = logits.argmax(dim=-1)
     else:
         best = flat.topk(topology.topk, dim=-1).indices
-        rows = topology.rows(bs)
+        rows = topology.rows(bs).clamp(0, flat.shape[0] - 1)
         logits = flat[rows]
         ids = best[rows].gather(-1, topology.choices()[..., None])[..., 0]
     logits = logits.float()
-    wanted = draft_id_of[expected]
-    inside = (wanted >= 0) & (wanted < logits.shape[-1])
+    wanted = draft_id_of[expected.clamp(0, draft_id_of.shape[0] - 1)]
+    inside = (wanted >= 0) & (wanted < logits.shape[-1]) & (expected >= 0) & (expected < draft_id_of.shape[0])
     value = logits.gather(-1, torch.where(inside, wanted, 0)[..., None])
     total = logits.logsumexp(-1)
     ranks = (logits > value).sum(-1) + 1

@@ -54,7 +54,7 @@ def _activation(environ: Mapping[str, str], root: Path | None) -> dict[str, Any]
     return {
         "EAGLETRACE": "on" if is_on(environ) else "off: set EAGLETRACE=1 in the server's environment",
         "way": {"plugin": "entry point sglang.srt.plugins", "pth": "eagletrace.pth in site-packages"}.get(way or "")
-        or "none: reinstall eagletrace into this environment, or start the server with `eagletrace run`",
+        or "none: install eagletrace into the environment that runs the server",
         "shut_out": shut_out(environ) if plugins else None,
         "settings_ignored": [str(bad) for bad in from_environ(environ).bad],
     }

@@ -47,14 +47,14 @@ class RunnerForward(Hook):
         output = getattr(result, "logits_output", None) or result[0]
         if session.phase == "draft" and session.launch is not None:
             self._look("draft_out", output.hidden_states)
-            session.launch.step_logits.append(output.next_token_logits)
+            session.launch.add_step(output.next_token_logits)
         elif session.phase.startswith("extend"):
             session.extend_output = output
 
     def _look(self, stage: str, hidden: Any) -> None:
         """Statistics of the first draft step: its first branch of each request."""
         launch = self.session.launch
-        if launch.wants_hidden and not launch.step_logits:
+        if launch.wants_hidden and not launch.step_logits and not launch.too_large:
             rows = [row * launch.topk for row in range(len(launch.reqs))]
             hidden_states.observe(launch, stage, hidden, rows, None)
 

@@ -50,7 +50,7 @@ class Generate(SessionHook):
         reqs = list(batch.reqs or [])
         if not reqs or not session.serving:
             return None
-        if batch.forward_mode.is_extend() or getattr(batch, "is_extend_in_batch", False):
+        if batch.forward_mode.is_extend():  # another rank's extend (is_extend_in_batch) makes no prefill of this one
             return self._prefill(batch, reqs)
         session.launches += 1
         launch = Launch(self._packet(reqs), reqs, topk=int(getattr(instance, "topk", 1) or 1))
@@ -104,7 +104,9 @@ class Generate(SessionHook):
                 {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
             )  # fmt: skip
         elif token is not None:
-            result._eagletrace = token
+            token.release()
+            if token.packet.phases:
+                result._eagletrace = token
 
     def failed(self, token: Launch | Prefill | None, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""
@@ -273,5 +275,7 @@ def carry(session: Session, reqs: Sequence[Any], logits: torch.Tensor | None) ->
     """Remember, for each request, the row of logits [rows, Vd] that drafts its next depth 1."""
     if logits is not None and logits.shape[0] != len(reqs):
         logits = None
+    if getattr(session.server_args, "disaggregation_mode", None) == "prefill":
+        return  # the first round is another server's
     for row, req in enumerate(reqs):
-        session.carried[str(req.rid)] = CarriedLogits(logits, row, session.forward)
+        session.carry(str(req.rid), CarriedLogits(logits, row, session.forward, session.launches))

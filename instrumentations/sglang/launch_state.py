@@ -14,6 +14,8 @@ from eagletrace.instrumentations.sglang.distributions import Topology
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
+STEP_BYTES = 1 << 30  # logits of the draft steps kept until the verdict; the engine has planned its memory without us
+
 
 @dataclass
 class Launch:
@@ -28,6 +30,22 @@ class Launch:
     topk: int = 1
     wants_hidden: bool = False
     slot_width: int | None = None  # hidden size of the target
+    too_large: bool = False  # the steps' logits were more than STEP_BYTES: their facts stay NULL
+
+    def add_step(self, logits: torch.Tensor) -> None:
+        """Keep the logits of a draft step until the verdict, unless they are too many."""
+        held = sum(t.nbytes for t in self.step_logits)
+        self.too_large = self.too_large or held + logits.nbytes > STEP_BYTES
+        if self.too_large:
+            self.step_logits.clear()
+        else:
+            self.step_logits.append(logits)
+
+    def release(self) -> None:
+        """Let go of the device's tensors: results are processed an iteration later."""
+        self.step_logits.clear()
+        self.rope_positions.clear()
+        self.positions = self.topology = None
 
 
 @dataclass

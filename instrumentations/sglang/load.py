@@ -62,19 +62,20 @@ class LoadWeights(Hook):
             return super().__call__(wrapped, instance, args, kwargs)
         self.calls += 1
         try:
-            values = dict(zip(("model", "weights", "target_device"), args, strict=False)) | kwargs
-            mode = LandingMode(values["model"])
-            values["weights"] = mode.feed(values["weights"])
+            model, weights = (*args, *(kwargs[n] for n in ("model", "weights")[len(args) :]))[:2]
+            mode = LandingMode(model)
+            fed = mode.feed(weights)
+            args, kwargs = ((args[0], fed, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "weights": fed})
         except Exception as error:  # noqa: BLE001 - load as if we were not there
             self._swallow(error)
             return wrapped(*args, **kwargs)
         start = time.time()
         try:
             with mode:
-                result = wrapped(**values)
+                result = wrapped(*args, **kwargs)
         finally:
             try:
-                loaded(self.session, values["model"], mode, time.time() - start)
+                loaded(self.session, model, mode, time.time() - start)
             except Exception as error:  # noqa: BLE001
                 self._swallow(error)
         return result
@@ -84,21 +85,26 @@ def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds:
     """Write `checkpoint_keys`, `params` and the facts that follow from them."""
     session.keys = mode.keys
     recorder = session.recorder
+    written, unseen = elements_loaded(mode.keys), mode.unseen(model)
+    fates = {id(record): record.fate(SKIPPED_BY_DESIGN) for record in mode.keys}
+    if unseen or mode.failure is not None:  # what was not seen to be used may have been used all the same
+        fates = {key: None if fate == "dropped" else fate for key, fate in fates.items()}
     for record in mode.keys:
         recorder.row(
             "checkpoint_keys", key=record.key, shape=record.shape, dtype=record.dtype, checksum=record.checksum,
-            landed_in=record.landed, fate=record.fate(SKIPPED_BY_DESIGN), rms=record.rms, elements=record.elements,
+            landed_in=record.landed, fate=fates[id(record)], rms=record.rms, elements=record.elements,
         )  # fmt: skip
-    written = elements_loaded(mode.keys)
     for name, tensor in named_tensors(model):
         count, keys = written.get(name, (0, []))
-        session.params[name] = {"elements_loaded": min(count, tensor.numel()), "checkpoint_keys": keys,
-                                "loaded_checksum": checksum(tensor)}  # fmt: skip
+        unknown = mode.failure is not None or name in unseen
+        session.params[name] = {"elements_loaded": None if unknown else min(count, tensor.numel()),
+                                "checkpoint_keys": keys, "loaded_checksum": _checksum(tensor)}  # fmt: skip
     write_params(session, model, "loaded")
     recorder.event(
         "weights_loaded", side="draft", keys=len(mode.keys), seconds=seconds,
-        dropped=[r.key for r in mode.keys if r.fate(SKIPPED_BY_DESIGN) == "dropped"],
-        unwritten=[n for n, p in session.params.items() if not p["elements_loaded"]],
+        dropped=[r.key for r in mode.keys if fates[id(r)] == "dropped"],
+        unwritten=[n for n, p in session.params.items() if p["elements_loaded"] == 0],
+        unseen=sorted(unseen), failure=mode.failure,
     )  # fmt: skip
     vocabulary.checkpoint_facts(session, mode.keys)
     session.from_file = sharing.written_by_file(session, model)
@@ -132,16 +138,32 @@ def write_params(session: Session, model: torch.nn.Module, phase: str) -> None:
             "params", side="draft", name=name, elements=tensor.numel(),
             elements_loaded=facts_of.get("elements_loaded"), checkpoint_keys=facts_of.get("checkpoint_keys"),
             shared_with=shared.get(place(tensor)), shape=list(tensor.shape), dtype=_dtype(tensor),
-            checksum=checksum(tensor), epoch=0, phase=phase, module_type=types.get(name),
-            loaded_checksum=facts_of.get("loaded_checksum"), time_unix_nano=time.time_ns(), **summary(tensor),
+            checksum=facts_of.get("loaded_checksum") if phase == "loaded" else _checksum(tensor), epoch=0, phase=phase,
+            module_type=types.get(name), loaded_checksum=facts_of.get("loaded_checksum"),
+            time_unix_nano=time.time_ns(), **_summary(tensor),
         )  # fmt: skip
     if phase != "serving":
         return
     for name, tensor in target_shared(session):
         session.recorder.row(
             "params", side="target", name=name, elements=tensor.numel(), shape=list(tensor.shape), dtype=_dtype(tensor),
-            checksum=checksum(tensor), epoch=0, phase=phase, time_unix_nano=time.time_ns(), **summary(tensor),
+            checksum=_checksum(tensor), epoch=0, phase=phase, time_unix_nano=time.time_ns(), **_summary(tensor),
         )  # fmt: skip
+
+
+def _checksum(tensor: torch.Tensor) -> str | None:
+    """Checksum; None for a packed type that cannot be converted."""
+    try:
+        return checksum(tensor)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _summary(tensor: torch.Tensor) -> dict[str, Any]:
+    try:
+        return summary(tensor)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return {}
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -153,7 +175,10 @@ def target_shared(session: Session) -> list[tuple[str, torch.Tensor]]:
     model = getattr(session.target_runner, "model", None)
     if model is None or not hasattr(model, "get_embed_and_head"):
         return []
-    embed, head = model.get_embed_and_head()
+    try:
+        embed, head = model.get_embed_and_head()
+    except AttributeError:  # a pipeline stage without them
+        return []
     names = {id(p): n for n, p in model.named_parameters()}
     pairs = (("embed_tokens.weight", embed), ("lm_head.weight", head))
     return [(names.get(id(tensor), name), tensor) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]

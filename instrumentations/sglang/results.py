@@ -84,7 +84,7 @@ class Results(SessionHook):
         session.carried.pop(state.rid, None)
         session.done.append(req.rid)
         if len(session.done) > 4096:  # a ghost round may still follow a finish; long after, none does
-            session.requests.pop(session.done.popleft(), None)
+            session.forget(session.done.popleft())
 
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,9 @@ from eagletrace.instrumentations.landing import KeyRecord
 from eagletrace.record.recorder import Recorder
 from eagletrace.record.requests import RequestState, is_sampled
 
+MAX_REQUESTS = 20_000  # states kept; what leaves without a result (aborted while retracted) must not pile up
+MAX_CARRIED = 4096  # requests whose logits are kept for their next round
+STALE_LAUNCHES = 1000  # a request that has not run for so many launches was retracted or aborted
 WARMUP_TEXT = "The capital city of France is"
 
 
@@ -33,6 +36,7 @@ class CarriedLogits:
     logits: torch.Tensor | None
     row: int
     facts: ForwardFacts
+    launch: int = 0
 
 
 @dataclass
@@ -65,7 +69,7 @@ class Session:
     phase: str = ""
     forward: ForwardFacts = field(default_factory=ForwardFacts)
     first_extend_seen: bool = False
-    carried: dict[str, CarriedLogits] = field(default_factory=dict[str, CarriedLogits])
+    carried: OrderedDict[str, CarriedLogits] = field(default_factory=OrderedDict[str, CarriedLogits])
     done: deque[str] = field(default_factory=deque[str])
     fc: Any = None
     extend_output: Any = None
@@ -81,9 +85,28 @@ class Session:
     def request(self, req: Any) -> RequestState:
         """The state of an engine request, registered on first sight."""
         state = self.requests.get(req.rid)
-        if state is None:
+        if state is None or (state.end_ns is not None and not req.finished()):  # ids may be used again
+            self.requests.pop(req.rid, None)
             state = self.requests[req.rid] = self._register(req)
+            if len(self.requests) > MAX_REQUESTS:
+                self.requests.pop(next(iter(self.requests)))
         return state
+
+    def carry(self, rid: str, logits: CarriedLogits) -> None:
+        """Keep a request's logits for its next round; forget those of requests that will have none."""
+        self.carried[rid] = logits
+        self.carried.move_to_end(rid)
+        while True:
+            oldest = next(iter(self.carried.values()))
+            if len(self.carried) <= MAX_CARRIED and oldest.launch >= self.launches - STALE_LAUNCHES:
+                return
+            self.carried.popitem(last=False)
+
+    def forget(self, rid: str) -> None:
+        """Drop the state of a request that finished long ago, unless its id is in use again."""
+        state = self.requests.get(rid)
+        if state is not None and state.end_ns is not None:
+            del self.requests[rid]
 
     def _register(self, req: Any) -> RequestState:
         self.next_seq += 1

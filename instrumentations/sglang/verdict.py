@@ -12,6 +12,8 @@ from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.record.device import stage
 
+PART_BYTES = 128 << 20  # logits turned into facts at a time
+
 
 class Greedy(SessionHook):
     """`verify_tree_greedy_func(...)`, called with keywords (spelled retrive_* to 0.5.10)."""
@@ -70,12 +72,12 @@ def _draft_side(session: Session, launch: Launch, targets: torch.Tensor, nodes: 
     topology = launch.topology
     if topology is None and launch.topk == 1:
         topology = Topology(targets[:, :0], torch.arange(nodes - 1, device=targets.device).expand(len(targets), -1), 1)
-    if first is None or topology is None or session.draft_id_of is None or nodes < 2:
+    if launch.too_large or first is None or topology is None or session.draft_id_of is None or nodes < 2:
         return {}
     if launch.topk == 1 and len(launch.step_logits) != nodes - 2:
         return {}
     expected = targets.to(torch.int64).gather(1, topology.parents().to(torch.int64))
-    facts = drafted(first, launch.step_logits, topology, expected, session.draft_id_of)
+    facts = _in_parts(first, launch.step_logits, topology, expected, session.draft_id_of)
     launch.packet.engine_has_probs = launch.topk > 1 or session.softmax_chains
     unknown = {
         "draft_ids": -1,
@@ -87,6 +89,23 @@ def _draft_side(session: Session, launch: Launch, targets: torch.Tensor, nodes: 
     values: dict[str, torch.Tensor | None] = {name: with_root(v, unknown[name]) for name, v in facts.items()}
     values["rope_positions"] = _rope(launch, topology, len(targets))
     return values
+
+
+def _in_parts(
+    first: torch.Tensor, steps: list[torch.Tensor], topology: Topology, expected: torch.Tensor, ids: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """`drafted`, some requests at a time: its float32 copies of [bs, D, Vd] would not fit beside the engine."""
+    bs, k = first.shape[0], topology.topk
+    size = max(1, PART_BYTES // max(1, 4 * first.shape[1] * max(expected.shape[1], k * len(steps) + 1)))
+    parts = [
+        drafted(
+            first[a : a + size], [s[a * k : (a + size) * k] for s in steps],
+            Topology(topology.parent_list[a : a + size], topology.selected[a : a + size], k),
+            expected[a : a + size], ids,
+        )
+        for a in range(0, bs, size)
+    ]  # fmt: skip
+    return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
 
 def _first_logits(session: Session, launch: Launch) -> torch.Tensor | None:

@@ -25,6 +25,7 @@ FAULTS = [
     "no-v-proj", "d2t-absolute", "d2t-missing", "d2t-partly-wrong", "eagle3-served-as-eagle", "use-aux-false",
     "layer-ids-unread-key", "target-too-shallow", "head-overwritten", "own-embeddings-replaced", "simulated-acceptance",
 ]  # fmt: skip
+KILLS = ("d2t-absolute", "target-too-shallow")  # the first under real decoding, the second at its first request
 CONTROLS = {"healthy": None, "random-embed": "embed.replaced", "no-final-norm": "weights.neutral"}
 
 
@@ -46,6 +47,7 @@ def test_a_fault_is_named_first(name: str, tmp_path: Path) -> None:
     assert diagnosis["causes"][0]["id"] in case(name).expected
     assert diagnosis["causes"][0]["evidence"]
     assert diagnosis["causes"][0]["fix"]
+    assert result.engine_died == (name in KILLS)
     assert_neutral(name, result)
 
 

@@ -69,7 +69,7 @@ def test_absolute_d2t_leaves_few_ids_out_of_range(tiny_pair: Path, tmp_path: Pat
     ids = torch.arange(len(offsets.tensors["d2t"]))
     kept = offsets.tensors["d2t"] + ids
     assert torch.equal(absolute.tensors["d2t"], kept)
-    assert 10 <= int((absolute.tensors["d2t"] + ids >= vocabulary).sum()) <= 20
+    assert 10 <= int((absolute.tensors["d2t"] + ids >= vocabulary).sum()) <= 64
     assert_same_tensors(offsets, absolute, "d2t")
 
     before = Checkpoint.read(tiny_pair / "drafts" / "default")
@@ -88,9 +88,9 @@ def test_d2t_edits(tiny_pair: Path, tmp_path: Path) -> None:
     assert zero.tensors["d2t"].dtype == before.tensors["d2t"].dtype
 
     _, partly = before_and_after("d2t-partly-wrong", tiny_pair, tmp_path)
-    half = len(ids) // 2
-    assert torch.equal(partly.tensors["d2t"][:half], before.tensors["d2t"][:half])
-    assert torch.equal(partly.tensors["d2t"][half:], before.tensors["d2t"][half:] - 1)
+    start = len(ids) // 3
+    assert torch.equal(partly.tensors["d2t"][:start], before.tensors["d2t"][:start])
+    assert torch.equal(partly.tensors["d2t"][start:], before.tensors["d2t"][start:] - 1)
 
 
 def test_config_edits(tiny_pair: Path, tmp_path: Path) -> None:

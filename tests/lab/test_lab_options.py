@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.lab import engines
@@ -68,6 +70,21 @@ def test_a_fault_sets_engine_and_worker(tiny_pair: Path, tmp_path: Path) -> None
     assert found.env["SGLANG_ENABLE_SPEC_V2"] == "1"
     with pytest.raises(EagletraceError, match="sets the engine itself"):
         plan(tiny_pair, tmp_path, fault="d2t-zero", engine="0.5.9")
+
+
+def test_a_fault_on_a_draft_of_the_users_own(tiny_pair: Path, tmp_path: Path) -> None:
+    own = tiny_pair / "drafts" / "default"
+    found = plan(tiny_pair, tmp_path, fault="no-lm-head", draft=own, target=tiny_pair / "target")
+    keys = set(safe_open(found.draft / "model.safetensors", "pt").keys())
+    assert "lm_head.weight" not in keys
+    assert "lm_head.weight" in set(safe_open(own / "model.safetensors", "pt").keys())
+    other = plan(tiny_pair, tmp_path, fault="layer-ids-unread-key", draft=own)
+    assert "eagle_config" not in json.loads((other.draft / "config.json").read_text())
+    shallow = plan(tiny_pair, tmp_path, fault="target-too-shallow", draft=own, target=tiny_pair / "target")
+    assert json.loads((shallow.target / "config.json").read_text())["num_hidden_layers"] == 6
+    alone = shutil.copytree(own, tmp_path / "alone")
+    with pytest.raises(EagletraceError, match="none beside"):
+        plan(tiny_pair, tmp_path, fault="layer-ids-unread-key", draft=alone)
 
 
 def test_contradictions(tiny_pair: Path, tmp_path: Path) -> None:

@@ -98,6 +98,30 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(
     assert {(n["table"], n["rows"]) for n in notes} == {("events", 2), ("launch", 3)}
 
 
+def test_queued_trees_are_bounded_by_their_nodes(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUEUE_NODES", 5)
+    recorder = make(start=False)
+    for number in range(4):
+        recorder.launch(chain([1], [1, 2], number=number))  # two nodes each
+    recorder.start()
+    assert recorder.flush(30)
+    assert len(rows(tmp_path, "rounds")) == 3
+    recorder.launch(chain([1], [1, 2], number=9))  # there is room again
+    assert recorder.flush(30)
+    assert len(rows(tmp_path, "rounds")) == 4
+    assert dropped(tmp_path) == {"queue full: launch": 1}
+
+
+def test_launches_are_converted_in_slices_of_launches_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE", 3)
+    launches = [chain([1], [1, 2], number=n) for n in range(7)]
+    assert [len(part) for part in module.slices(launches)] == [3, 3, 1]
+    monkeypatch.setattr(module, "SLICE_NODES", 4)
+    assert [len(part) for part in module.slices(launches)] == [2, 2, 2, 1]
+    monkeypatch.setattr(module, "SLICE_NODES", 1)
+    assert [part[0].round for part in module.slices(launches)] == list(range(7))
+
+
 def test_the_engines_thread_goes_on_while_the_disk_is_stuck(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, stuck = make(flush_s=0.05), threading.Event()
 

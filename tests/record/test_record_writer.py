@@ -96,9 +96,7 @@ def test_a_reader_that_sees_sources_and_merged_file_counts_no_row_twice(
     assert read_table(tmp_path, "events").rows["kind"].to_pylist() == [f"n{k}" for k in range(10)]
 
 
-def test_a_merge_that_fails_loses_nothing(
-    writer: TraceWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_fails_loses_nothing(writer: TraceWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(writer, 10)
     with monkeypatch.context() as broken:
         broken.setattr(Path, "rename", _no_space)
@@ -127,9 +125,7 @@ def test_a_failed_write_leaves_no_temporary_and_no_block(
     assert sorted(events(tmp_path), key=lambda k: int(k[1:])) == [f"n{k}" for k in range(13)]
 
 
-def test_large_files_are_not_merged_again(
-    writer: TraceWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_not_merged_again(writer: TraceWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(writer, 10)
     writer.merge(older_than_s=0)
     monkeypatch.setattr(module, "MERGE_MAX_BYTES", (tmp_path / "events" / names(tmp_path, "events")[0]).stat().st_size)

@@ -76,7 +76,7 @@ CAUSES = (
         "set it in {draft}/config.json as in training.",
         cases=("vllm#38111", "sglang#32334"),
         loss="partial",
-        needs="hidden states of some requests (EAGLETRACE_LEVEL=tensors) and a replay of the draft with and without "
-        "the norm; a dropped norm tensor is shown by the check weights.unused_keys",
+        needs="hidden states of some requests and a replay of the draft with and without the norm; "
+        "a dropped norm tensor is shown by the check weights.unused_keys",
     ),
 )

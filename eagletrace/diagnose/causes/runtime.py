@@ -2,7 +2,7 @@
 
 from eagletrace.diagnose.causes.model import CauseInfo
 
-_REPLAY = "hidden states of some requests (EAGLETRACE_LEVEL=tensors) and a replay of the draft"
+_REPLAY = "hidden states of some requests and a replay of the draft"
 
 CAUSES = (
     CauseInfo(
@@ -28,7 +28,7 @@ CAUSES = (
         fix="Set rope_theta and rope_scaling in {draft}/config.json as in training.",
         cases=("TensorRT-LLM#19036",),
         loss="partial",
-        needs=f"{_REPLAY} with the other rotary settings; acceptance by position (query acceptance_by_position)",
+        needs=f"{_REPLAY} with the other rotary settings; acceptance by position (query positions)",
     ),
     CauseInfo(
         id="position.offset",
@@ -52,7 +52,7 @@ CAUSES = (
         fix="Raise max_position_embeddings in {draft}/config.json if the draft was trained for it, else train longer.",
         cases=("vllm#58080",),
         loss="partial",
-        needs="requests that pass the limit; acceptance by position (query acceptance_by_position)",
+        needs="requests that pass the limit; acceptance by position (query positions)",
     ),
     CauseInfo(
         id="kv.prefix",
@@ -64,7 +64,7 @@ CAUSES = (
         fix="Compare with --disable-radix-cache; use a release with the fix, or leave the cache off.",
         cases=("sglang#10846", "sglang#26329", "sglang#17338"),
         loss="partial",
-        needs="requests with and without cached tokens; acceptance by cached tokens (query acceptance_by_cached)",
+        needs="requests with and without cached tokens; acceptance by cached tokens (query cached)",
     ),
     CauseInfo(
         id="graph.stale",
@@ -89,8 +89,8 @@ CAUSES = (
         fix="Use a release with the fix; until then --max-running-requests 1 or without data parallelism.",
         cases=("sglang#27846", "sglang#16310"),
         loss="partial",
-        needs="requests in batches of several sizes; acceptance by row and size (queries acceptance_by_row, "
-        "acceptance_by_batch_size)",
+        needs="requests in batches of several sizes; acceptance by row (query rows) and "
+        "size (view acceptance_by_batch_size)",
     ),
     CauseInfo(
         id="round.first",
@@ -102,7 +102,7 @@ CAUSES = (
         fix="Use a release with the fix; with prefill-decode disaggregation check that hidden states are transferred.",
         cases=("sglang#7242", "sglang#10616"),
         loss="partial",
-        needs="many requests; acceptance by round since the prefill (query acceptance_by_request_round)",
+        needs="many requests; acceptance by round since the prefill (query request-rounds)",
     ),
     CauseInfo(
         id="basis.rotated",

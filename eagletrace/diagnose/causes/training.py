@@ -2,7 +2,7 @@
 
 from eagletrace.diagnose.causes.model import CauseInfo
 
-_REPLAY = "hidden states of some requests (EAGLETRACE_LEVEL=tensors) and a replay of the draft as its checkpoint says"
+_REPLAY = "hidden states of some requests and a replay of the draft as its checkpoint says"
 
 CAUSES = (
     CauseInfo(

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from eagletrace.errors import UnknownNameError
-from eagletrace.lab.faults.case import Case, Prepared, draft_folder, materialize
+from eagletrace.lab.faults.case import Case, Prepared, draft_folder, materialize, prepare, variant_beside
 from eagletrace.lab.faults.catalogue import FAULTS
 from eagletrace.lab.faults.controls import CONTROLS
 
 CASES: dict[str, Case] = {entry.name: entry for entry in (*FAULTS, *CONTROLS)}
 HEALTHY = "healthy"
 
-__all__ = ["CASES", "CONTROLS", "FAULTS", "HEALTHY", "Case", "Prepared", "case", "draft_folder", "materialize"]
+__all__ = [
+    "CASES",
+    "CONTROLS",
+    "FAULTS",
+    "HEALTHY",
+    "Case",
+    "Prepared",
+    "case",
+    "draft_folder",
+    "materialize",
+    "prepare",
+    "variant_beside",
+]
 
 
 def case(name: str) -> Case:

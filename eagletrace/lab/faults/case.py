@@ -69,14 +69,28 @@ def draft_folder(pair_dir: Path, variant: str) -> Path:
     raise EagletraceError(f"{pair_dir} has no draft {variant!r}; `eagletrace lab build` makes a complete pair")
 
 
+def variant_beside(draft: Path, variant: str) -> Path:
+    """The draft itself, or another variant of the same pair: the folder of that name beside it."""
+    if variant in ("default", draft.name):
+        return draft
+    folder = draft.parent / variant
+    if folder.is_dir():
+        return folder
+    raise EagletraceError(f"this case changes the draft {variant!r}, and there is none beside {draft}")
+
+
 def materialize(case: Case, pair_dir: Path, out_dir: Path) -> Prepared:
+    """`prepare` for a pair's folder, which holds `target/` and `drafts/<variant>/`."""
+    return prepare(case, draft_folder(pair_dir, case.variant), pair_dir / "target", out_dir)
+
+
+def prepare(case: Case, draft_dir: Path, target_dir: Path, out_dir: Path) -> Prepared:
     """Write the case's draft (and its target, when that is changed) below `out_dir`, neutrally named.
 
-    `pair_dir` holds `target/` and `drafts/<variant>/`. Neither the case's name nor the variant's stands
-    in any path or file written. NoEffectError when a change does not fit the pair.
+    Neither the case's name nor the variant's stands in any path or file written. NoEffectError when a
+    change does not fit the pair.
     """
-    target_dir = pair_dir / "target"
-    pair = PairFiles(Checkpoint.read(draft_folder(pair_dir, case.variant)), Checkpoint.read(target_dir))
+    pair = PairFiles(Checkpoint.read(draft_dir), Checkpoint.read(target_dir))
     untouched = pair.target.digest()
     for change in case.changes:
         change.apply(pair)

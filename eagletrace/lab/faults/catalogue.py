@@ -70,7 +70,7 @@ VOCABULARY: tuple[Case, ...] = (
         title="d2t holds target ids where the engine reads offsets",
         case="vllm#18909",
         expected=("vocab.d2t_encoding",),
-        changes=(RoomForAbsoluteIds(out_of_range=20), D2tAsAbsoluteIds()),
+        changes=(RoomForAbsoluteIds(out_of_range=72), D2tAsAbsoluteIds()),
     ),
     Case(
         name="d2t-zero",
@@ -91,10 +91,10 @@ VOCABULARY: tuple[Case, ...] = (
     Case(
         name="d2t-partly-wrong",
         kind="fault",
-        title="the upper half of d2t is one too low",
+        title="two thirds of d2t are one too low, as if a token was inserted after it was made",
         case="vllm#18909",
         expected=("vocab.d2t_mismatch",),
-        changes=(AddToTail("d2t", start=0.5, amount=-1),),
+        changes=(AddToTail("d2t", start=1 / 3, amount=-1),),
     ),
 )
 
