@@ -69,7 +69,9 @@ class LandingMode(TorchDispatchMode):
         # Not the parameters themselves: those that are repacked after loading must be free to go.
         self._parameters: dict[tuple[int, int], list[_Parameter]] = {}
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            known = _Parameter(name, tensor.storage_offset(), tensor.numel(), StorageWeakRef(tensor.untyped_storage()))
+            known = _Parameter(
+                name, int(tensor.storage_offset()), tensor.numel(), StorageWeakRef(tensor.untyped_storage())
+            )
             self._parameters.setdefault(place(tensor), []).append(known)
         self._sources: dict[tuple[int, int], tuple[StorageWeakRef, KeyRecord | None]] = {}
         self._before = fingerprints(model)

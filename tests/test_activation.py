@@ -18,13 +18,13 @@ from eagletrace.activate import PLUGIN_NAME, shut_out
 from eagletrace.instrumentor import EagletraceInstrumentor
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEDULER = '''
+SCHEDULER = """
 class Scheduler:
     def __init__(self, server_args=None, *, fail=None):
         if fail is not None:
             raise fail
         self.server_args = server_args
-'''
+"""
 HEAVY = "torch numpy pyarrow duckdb opentelemetry rich sglang"
 LOADED = f"sorted({{m.split('.')[0] for m in sys.modules}} & set('{HEAVY} wrapt eagletrace'.split()))"
 START = """

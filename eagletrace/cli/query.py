@@ -121,7 +121,12 @@ def _write_parquet(result: QueryResult, output: Path | None) -> None:
     import pyarrow.parquet as pq
 
     try:
-        pq.write_table(result.table, output if output is not None else sys.stdout.buffer)
+        if output is None:
+            pq.write_table(result.table, sys.stdout.buffer)
+        else:
+            data = io.BytesIO()  # pyarrow removes a path that it cannot write to, whatever stood there before
+            pq.write_table(result.table, data)
+            output.write_bytes(data.getbuffer())
     except pa.ArrowNotImplementedError as error:
         what = str(error).splitlines()[0]
         raise EagletraceError(f"Parquet has no such column; cast it to VARCHAR in the query ({what})") from None

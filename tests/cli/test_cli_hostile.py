@@ -97,9 +97,11 @@ def test_results_that_have_no_value_outside_duckdb(tmp_path: Path, capsys: Captu
         assert main(["query", path, "--json", "--sql", sql]) == 2
         out, err = capsys.readouterr()
         assert not out and "VARCHAR" in err
-    parquet = ["--format", "parquet", "-o", str(tmp_path / "o.parquet")]
+    output = tmp_path / "o.parquet"
+    output.write_text("what stood there")
+    parquet = ["--format", "parquet", "-o", str(output)]
     assert main(["query", path, "--sql", "SELECT INTERVAL '3 months'", *parquet]) == 2
-    assert "VARCHAR" in capsys.readouterr().err
+    assert "VARCHAR" in capsys.readouterr().err and output.read_text() == "what stood there"
 
 
 def test_columns_of_one_name_are_all_kept(tmp_path: Path, capsys: Capture) -> None:
@@ -127,16 +129,15 @@ def test_an_empty_name_is_unknown(capsys: Capture) -> None:
     assert "unknown query" in capsys.readouterr().err
 
 
-def _shell(command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    line = f'"{sys.executable}" -m eagletrace.cli {command}'
+def _shell(command: str, limit: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    line = f'{limit}"{sys.executable}" -m eagletrace.cli {command}'
     environment = {**os.environ, **environ}
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_full_and_closed_streams() -> None:
-    full = _shell("explain --json >/dev/full")
-    assert full.returncode == 2 and full.stderr == "eagletrace: cannot read or write: No space left on device\n"
+def test_full_and_closed_streams(tmp_path: Path) -> None:
+    full = _shell(f"explain --json >'{tmp_path / 'out'}'", limit="ulimit -f 0; ")  # as on a full disk
+    assert full.returncode == 2 and full.stderr == "eagletrace: cannot read or write: File too large\n"
     closed = _shell("explain >&-")
     assert (closed.returncode, closed.stderr) == (0, "")
     no_stderr = _shell("explain nosuch 2>&-")
