@@ -7,6 +7,7 @@ Values in `expected` and `actual` are JSON. `expected` is what the checkpoint or
 from __future__ import annotations
 
 CONTRACT_KEYS: dict[str, str] = {
+    "trace.redacted": "whether token ids are keyed hashes (EAGLETRACE_REDACT)",
     # what serves
     "engine.name": "sglang",
     "engine.version": "version of the engine",

@@ -27,6 +27,7 @@ _ARGUMENTS = {
 def server(session: Session) -> None:
     """Facts of the server's arguments, known before anything is loaded."""
     args, recorder = session.server_args, session.recorder
+    recorder.fact("trace.redacted", recorder.settings.redact, source="EAGLETRACE_REDACT")
     recorder.fact("engine.name", "sglang")
     recorder.fact("engine.version", session.engine_version)
     for key, name in _ARGUMENTS.items():

@@ -11,10 +11,11 @@
 -- param dead_stretch_tokens: int = 8, distinct tokens in it
 -- param live_rate: float = 0.3, rate that the lower bound of the other drafts exceeds
 WITH f AS (
-    SELECT fact('t2d.in_checkpoint') = 'true' AS in_file, fact('t2d.agreement') AS agreement
+    SELECT fact('t2d.in_checkpoint') = 'true' AS in_file, fact('t2d.agreement') AS agreement,
+        coalesce(fact('trace.redacted') = 'true', false) AS redacted
 ),
 g AS (
-    SELECT in_file, (agreement ->> '$.share')::DOUBLE AS share,
+    SELECT in_file, redacted, (agreement ->> '$.share')::DOUBLE AS share,
         (agreement ->> '$.marked')::BIGINT = (agreement ->> '$.map_length')::BIGINT AS same_size
     FROM f
 ),
@@ -39,10 +40,11 @@ w AS (
     FROM g, dead, everything e
 )
 SELECT
-    CASE WHEN NOT in_file THEN 'not_applicable' WHEN broken AND same_size AND share < 1 THEN 'alarm'
+    CASE WHEN NOT in_file THEN 'not_applicable' WHEN redacted THEN 'unknown' WHEN broken AND same_size AND share < 1 THEN 'alarm'
          WHEN drafts < 3 * $dead_stretch_drafts THEN 'unknown' ELSE 'ok' END AS status,
     'd2t' AS subject,
     CASE WHEN NOT in_file THEN 'the checkpoint has no t2d that could confirm it'
+         WHEN redacted THEN 'token ids are redacted, and with them the order of the vocabulary: record without EAGLETRACE_REDACT'
          WHEN broken THEN concat('none of ', dead, ' first drafts in tokens ', low, ' to ', high, ' was accepted,',
              ' of the others ', round(100 * accepted / (drafts - dead)), ' %',
              CASE WHEN same_size AND share < 1

@@ -357,3 +357,9 @@ def test_parameters_of_like_shapes_are_matched_by_name(tmp_path: Path) -> None:
     fits = {row["key"]: row["fits"] for row in found["weights.not_loaded"].evidence[0].rows}
     assert fits["midlayer.self_attn.q_proj.weight"] == f"{LAYER}.self_attn.qkv_proj.weight"
     assert fits["layers.0.mlp.down_proj.weight"] == down
+
+
+def test_a_redacted_trace_has_no_stretches(tmp_path: Path) -> None:
+    found = outcome("vocab.d2t_region", d2t_partly_wrong_but_sane().fact("trace.redacted", True), tmp_path)
+    assert found.status == "unknown"
+    assert "EAGLETRACE_REDACT" in found.reason
