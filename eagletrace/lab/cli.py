@@ -93,7 +93,7 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", type=Path, metavar="D", help="where runs are recorded (default: ./lab-runs)")
     parser.add_argument("--level", choices=LEVELS, help="EAGLETRACE_LEVEL of the servers")
     _seed(parser)
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page with the table there too")
     _json_flag(parser)
     parser.set_defaults(handler=matrix)
 
@@ -179,13 +179,13 @@ def matrix(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     rows = matrices.run_matrix(options, LoadOptions(rounds=arguments.rounds), arguments.only, _say)
-    table = matrices.markdown(rows)
     if arguments.markdown is not None:
-        arguments.markdown.write_text(table)
+        pair = f"the pair in `{arguments.pair_dir}`" if arguments.pair_dir else "the shipped pair"
+        arguments.markdown.write_text(matrices.page(rows, pair))
     if arguments.json:
         _print(matrices.to_json(rows))
     else:
-        print(table)
+        print(matrices.markdown(rows))
     return 0 if all(row.right for row in rows) else 1
 
 

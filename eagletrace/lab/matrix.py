@@ -156,6 +156,21 @@ def markdown(rows: Iterable[MatrixCase]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def page(rows: Iterable[MatrixCase], pair: str) -> str:
+    """The matrix as a page of the docs: faults, then controls, each in the order of the catalogue."""
+    order = list(CASES)
+    known = sorted(rows, key=lambda row: (row.kind != "fault", order.index(row.name) if row.name in order else 0))
+    right = sum(row.right for row in known)
+    return (
+        "# Faults and controls on the real engine\n\n"
+        f"{right} of {len(known)} cases are right. Each is served by SGLang on the CPU with {pair}, traced, and "
+        "diagnosed from the run alone, which\ndoes not know its name. `accept length` is the engine's own figure "
+        "(completion tokens / verify rounds), `healthy` that of\nthe same engine without the change. A fault must be "
+        "named first, by an id of `expected`; a control must be healthy.\n\n"
+        f"{markdown(known)}"
+    )
+
+
 def to_json(rows: Iterable[MatrixCase]) -> dict[str, Any]:
     """The object of `lab matrix --json`."""
     return {"schema_version": SCHEMA_VERSION, "cases": [row.public() for row in rows]}

@@ -78,6 +78,10 @@ def test_json_and_markdown() -> None:
     json.dumps(body, allow_nan=False)
     table = matrix.markdown([row])
     assert "| `d2t-absolute` | fault | died | 2.60 | fault | `vocab.d2t_encoding` |" in table
+    control = MatrixCase("healthy", "control", [], [], "healthy", 3.4, 3.4, None, None, True)
+    page = matrix.page([control, row], "a pair")
+    assert page.startswith("# Faults and controls on the real engine\n\n2 of 2 cases are right.")
+    assert page.index("| `d2t-absolute` |") < page.index("| `healthy` |")
 
 
 def test_faults_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
