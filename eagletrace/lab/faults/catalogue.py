@@ -70,7 +70,7 @@ VOCABULARY: tuple[Case, ...] = (
         title="d2t holds target ids where the engine reads offsets",
         case="vllm#18909",
         expected=("vocab.d2t_encoding",),
-        changes=(RoomForAbsoluteIds(out_of_range=72), D2tAsAbsoluteIds()),
+        changes=(RoomForAbsoluteIds(), D2tAsAbsoluteIds()),
     ),
     Case(
         name="d2t-zero",

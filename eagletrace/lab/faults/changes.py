@@ -207,7 +207,7 @@ class RoomForAbsoluteIds:
     leave too, the less rare ones first, are taken out of the draft's vocabulary.
     """
 
-    out_of_range: int
+    out_of_range: int = 72  # so many that the shipped pair's server lives through its warm-up and dies soon after
 
     def apply(self, pair: PairFiles) -> None:
         """Pad the target's embedding and head to a multiple of 64 rows, as the engine does, and trim the draft."""

@@ -68,7 +68,7 @@ CONTROLS: tuple[Case, ...] = (
         kind="control",
         title="a target vocabulary padded past the tokenizer's, and a smaller draft vocabulary",
         case="vocabularies padded to a multiple of 64",
-        changes=(RoomForAbsoluteIds(out_of_range=64),),
+        changes=(RoomForAbsoluteIds(),),
     ),
     Case(
         name="no-final-norm",
