@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS = 8, 192, 144, 12
+HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS = 8, 192, 160, 12
 LAYER_KEYS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj", "hidden_norm", "input_layernorm", "post_attention_layernorm",
