@@ -97,7 +97,6 @@ class _Place:
     owner: Any
     attribute: str
     original: Any
-    inherited: bool = False
 
 
 @dataclass
@@ -118,15 +117,6 @@ class Patch:
         for place in self.places:
             if vars(place.owner).get(place.attribute) is self.wrapper:
                 setattr(place.owner, place.attribute, place.original)
-
-
-def exists(path: str) -> bool:
-    """Whether a target can be resolved in this environment; imports its module."""
-    try:
-        _resolve(path)
-    except (ImportError, AttributeError):
-        return False
-    return True
 
 
 def install(hook: Hook, ours: Sequence[Any] = ()) -> Patch | None:

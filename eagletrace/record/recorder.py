@@ -51,7 +51,6 @@ class Recorder:
     ) -> None:
         self.folder, self.settings = folder, settings
         self.writer = TraceWriter(folder, process)
-        self.paused = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._dropped: dict[str, int] = {}
         self._nodes_queued = self._nodes_taken = 0  # each counted by one thread alone

@@ -80,7 +80,7 @@ class Attachment:
         level = LEVELS.index(self.recorder.settings.level)
         for target in TARGETS:
             factory = HOOKS.get(target.name)
-            if factory is None or LEVELS.index(target.level) > max(level, LEVELS.index("tokens")):
+            if factory is None or LEVELS.index(target.level) > level:
                 continue
             try:
                 patch = install(factory(target, self.session), ours=[p.wrapper for p in self.patches])

@@ -16,7 +16,7 @@ _V2_DRAFT = "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker"
 TARGETS: tuple[Target, ...] = (
     Target("scheduler.init", f"{SCHEDULER}:Scheduler.__init__", True, "start of a scheduler process; all releases"),
     Target("scheduler.results", f"{SCHEDULER}:Scheduler.process_batch_result", True,
-           "results on the host: tokens kept, requests finished; all releases", "tokens"),
+           "results on the host: tokens kept, requests finished; all releases"),
     Target("runner.load_model", f"{_RUNNER}.load_model", True, "the target's and the draft's model; all releases"),
     Target("loader.load_weights",
            "sglang.srt.model_loader.loader:DefaultModelLoader.load_weights_and_postprocess", True,
@@ -44,7 +44,7 @@ TARGETS: tuple[Target, ...] = (
            "draft over accepted tokens; to 0.5.11", "contract", ("v2.extend_decode",)),
     Target("v1.verify", f"{_V1}.verify", True, "the target's verify forward; to 0.5.11", "contract", ("v2.verify",)),
     Target("v1.verify_tokens", "sglang.srt.speculative.eagle_info:EagleVerifyInput.verify", False,
-           "where the first worker keeps tokens and finishes requests; 0.5.3 to 0.5.11", "tokens"),
+           "where the first worker keeps tokens and finishes requests; 0.5.3 to 0.5.11"),
     Target("verify.greedy", "sglang.kernels.ops.speculative.spec_tree:verify_tree_greedy_func", True,
            "the verdict: target tokens and the accepted path; 0.5.23", "contract", ("verify.greedy_utils",)),
     Target("verify.greedy_utils", "sglang.srt.speculative.eagle_utils:verify_tree_greedy_func", True,
