@@ -3,22 +3,28 @@
 PYTHON ?= python3
 VENV := .venv
 VENV_0_5_9 := .venv-sglang-0.5.9
+VENV_0_5_20 := .venv-sglang-0.5.20
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 RUN := $(VENV)/bin/python -m
 PYTEST ?= $(RUN) pytest
 
-.PHONY: help setup setup-0.5.9 demo test test-fast lint matrix docs clean
+SOAK_MINUTES ?= 30
+
+.PHONY: help setup setup-0.5.9 setup-0.5.20 demo test test-fast lint matrix releases fuzz soak docs clean
 
 help:
 	@echo 'make demo         set up, serve a draft with a fault, name the cause; then the same healthy'
 	@echo 'make test         lint, types, layering and all tests (starts real servers on the CPU)'
 	@echo 'make test-fast    without the tests that start servers'
 	@echo 'make matrix       the whole catalogue of faults; writes docs/matrix.md'
+	@echo 'make soak         200 kills of a writer, every death of a real server, 30 minutes of load (an hour in all)'
 	@echo 'make docs         the generated tables of README.md and docs/'
-	@echo 'make setup        everything into .venv; make setup-0.5.9: the second engine into .venv-sglang-0.5.9'
+	@echo 'make releases     reads every release of SGLang in the registry; writes docs/sglang-releases.md'
+	@echo 'make setup        everything into .venv; make setup-0.5.9, setup-0.5.20: other engines into .venv-sglang-*'
 
 setup: $(VENV)/.ready
 setup-0.5.9: $(VENV_0_5_9)/.ready
+setup-0.5.20: $(VENV_0_5_20)/.ready
 
 $(VENV)/.ready: pyproject.toml requirements/sglang-0.5.23.txt
 	@echo '[1/4] a virtual environment in $(VENV)'
@@ -43,6 +49,16 @@ $(VENV_0_5_9)/.ready: $(VENV)/.ready requirements/sglang-0.5.9.txt
 	@$(VENV_0_5_9)/bin/pip --disable-pip-version-check --quiet install --no-deps -e .
 	@touch $@
 
+# The third differs from the first in SGLang alone, and takes everything else from there, pip too.
+$(VENV_0_5_20)/.ready: $(VENV)/.ready
+	@echo 'sglang 0.5.20 into $(VENV_0_5_20)'
+	@test -x $(VENV_0_5_20)/bin/python || $(PYTHON) -m venv --without-pip $(VENV_0_5_20)
+	@$(VENV)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	    > $$($(VENV_0_5_20)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/zz_first_environment.pth
+	@$(PIP) --python $(VENV_0_5_20)/bin/python install --no-deps --no-compile sglang==0.5.20
+	@$(PIP) --python $(VENV_0_5_20)/bin/python install --no-deps -e .
+	@touch $@
+
 demo: setup
 	@$(RUN) eagletrace.lab.demo
 
@@ -51,17 +67,40 @@ lint: setup
 	$(RUN) pyright
 	$(VENV)/bin/lint-imports
 
-test: setup setup-0.5.9 lint
+test: setup setup-0.5.9 setup-0.5.20 lint
 	$(PYTEST)
 
 test-fast: setup lint
 	$(PYTEST) -m 'not lab'
 
+releases: setup
+	$(RUN) docs.releases
+
 matrix: setup setup-0.5.9
 	$(VENV)/bin/eagletrace lab matrix --markdown docs/matrix.md
+
+fuzz: setup
+	$(VENV)/bin/python tests/fuzz/fuzz_run.py -max_total_time=300 -rss_limit_mb=4096 -max_len=5000 -len_control=0
+
+soak: setup
+	$(RUN) benchmarks.soak_kills
+	EAGLETRACE_SOAK=1 $(PYTEST) tests/lab/test_server_deaths.py tests/lab/test_server_faults.py
+	$(RUN) benchmarks.soak_server --minutes $(SOAK_MINUTES)
+
+# What the peers need lies apart from the servers' environment.
+.bench-packages/.ready: benchmarks/requirements.txt $(VENV)/.ready
+	@$(PIP) install --target .bench-packages --no-deps --upgrade -r benchmarks/requirements.txt \
+	    opentelemetry-exporter-otlp-proto-common opentelemetry-proto googleapis-common-protos grpcio protobuf objprint
+	@touch $@
+
+bench: setup .bench-packages/.ready
+	$(RUN) benchmarks.recording
+	$(RUN) benchmarks.peers
+	$(RUN) benchmarks.instructions
+	$(RUN) benchmarks.diagnose_speed
 
 docs: setup
 	$(RUN) docs.generate
 
 clean:
-	rm -rf $(VENV) $(VENV_0_5_9) build dist eagletrace-runs lab-runs
+	rm -rf $(VENV) $(VENV_0_5_9) $(VENV_0_5_20) build dist eagletrace-runs lab-runs

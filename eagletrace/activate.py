@@ -12,12 +12,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from eagletrace.settings import is_on
+from eagletrace.settings import is_on, on
 
 logger = logging.getLogger("eagletrace")
 SCHEDULER = "sglang.srt.managers.scheduler"
 PLUGINS = "sglang.srt.plugins"  # 0.5.11 and later
 PLUGIN_NAME = "eagletrace"
+KEY = "EAGLETRACE_REDACT_KEY"
 
 _state: dict[str, Any] = {}
 
@@ -86,7 +87,15 @@ def _install() -> None:
     if _state.get("asked"):
         return
     _state["asked"] = True
+    _share_key()
     _on_import(SCHEDULER, _wrap_scheduler)
+
+
+def _share_key() -> None:
+    """One random key for all processes of a redacted run, which inherit it: their hashes must be comparable."""
+    if on(os.environ.get("EAGLETRACE_REDACT", "")) and not os.environ.get(KEY):
+        os.environ[KEY] = os.urandom(32).hex()
+        _state["key"] = True
 
 
 def _wrap_scheduler(module: Any) -> None:
@@ -180,6 +189,8 @@ def uninstrument() -> None:
         if vars(scheduler).get("__init__") is wrapper:
             scheduler.__init__ = original
     _state.pop("asked", None)
+    if _state.pop("key", None):
+        os.environ.pop(KEY, None)
     if "environ" in _state:
         before = _state.pop("environ")
         if before is None:

@@ -44,6 +44,7 @@ class Settings:
     redact: bool = False
     redact_key: str | None = None
     run_id: str | None = None
+    graph_taps: bool = False
     bad: tuple[BadSetting, ...] = field(default=())
 
     def public(self) -> dict[str, Any]:
@@ -51,6 +52,7 @@ class Settings:
         return {
             "level": self.level, "sample": self.sample, "hidden_every": self.hidden_every,
             "max_bytes": self.max_bytes, "flush_s": self.flush_s, "redact": self.redact,
+            "graph_taps": self.graph_taps,
         }  # fmt: skip
 
 
@@ -87,13 +89,15 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def on(text: str) -> bool:
+    """Whether a value switches something on."""
+    return text.strip().lower() in ("1", "true", "yes", "on")
+
+
 def _flag(text: str) -> bool:
-    value = text.strip().lower()
-    if value in OFF:
-        return False
-    if value in ("1", "true", "yes", "on"):
-        return True
-    raise ValueError(text)
+    if text.strip().lower() not in OFF and not on(text):
+        raise ValueError(text)
+    return on(text)
 
 
 def _bytes(text: str) -> int:
@@ -128,13 +132,15 @@ VARIABLES = (
     _Variable("EAGLETRACE_HIDDEN_EVERY", "hidden_every", _number(int, 1), "a whole number from 1",
               "hidden-state statistics on one round in N"),
     _Variable("EAGLETRACE_MAX_BYTES", "max_bytes", _bytes, "bytes from 1M, such as 500000000 or 2G",
-              "disk bound of a run, for each scheduler process"),
+              "disk bound of a run, all of its processes together"),
     _Variable("EAGLETRACE_FLUSH_S", "flush_s", _number(float, 0.05, 3600), "seconds from 0.05 to 3600",
               "how old an unwritten row may get"),
     _Variable("EAGLETRACE_REDACT", "redact", _flag, "1 or 0", "token ids become keyed hashes"),
     _Variable("EAGLETRACE_REDACT_KEY", "redact_key", str, "any text", "key of the hashes"),
     _Variable("EAGLETRACE_RUN_ID", "run_id", _run_id, "letters, digits, '.', '_' and '-', at most 128",
               "the run's id"),
+    _Variable("EAGLETRACE_GRAPH_TAPS", "graph_taps", _flag, "1 or 0",
+              "records the draft's steps inside captured CUDA graphs; adds copies to the graphs that are captured"),
 )  # fmt: skip
 
 

@@ -3,15 +3,20 @@
 A hook observes. It runs before and after the wrapped function, which is called exactly once with the same
 arguments; its result and its exceptions pass through unchanged. A hook's own errors are swallowed, counted, and
 after `MAX_ERRORS` of them the hook switches itself off.
+
+A plain function is wrapped by a plain function, which is the cheapest; everything else (static and class methods,
+objects that another tool made) by `wrapt.FunctionWrapper`, which knows the descriptor protocol.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import wrapt
@@ -41,7 +46,8 @@ class Hook:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.calls = self.errors = 0
-        self.enabled = True
+        self.enabled = True  # False after MAX_ERRORS
+        self.on = True  # False after that, and while the wrapper is taken away (somebody else's may still call it)
         self.last_error: str | None = None
 
     def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,30 +62,11 @@ class Hook:
     def __call__(
         self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The wrapper that wrapt calls."""
-        self.calls += 1
-        if not self.enabled:
-            return wrapped(*args, **kwargs)
-        token: Any = None
-        try:
-            token = self.before(instance, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
-            self._swallow(error)
-        try:
-            result = wrapped(*args, **kwargs)
-        except BaseException as error:
-            try:
-                self.failed(token, error, instance)
-            except Exception as own:  # noqa: BLE001
-                self._swallow(own)
-            raise
-        try:
-            self.after(token, result, instance, args, kwargs)
-        except Exception as error:  # noqa: BLE001
-            self._swallow(error)
-        return result
+        """Call `wrapped`, bound to `instance` if it is a method, under observation."""
+        return _call(self, wrapped, instance, args, kwargs, args)
 
-    def _swallow(self, error: Exception) -> None:
+    def swallow(self, error: Exception) -> None:
+        """Count an error of the hook's own; too many switch it off."""
         self.errors += 1
         self.last_error = f"{type(error).__name__}: {error}"
         if self.errors == 1:
@@ -88,8 +75,56 @@ class Hook:
             )
             logger.debug("eagletrace: hook error", exc_info=error)
         if self.errors >= MAX_ERRORS and self.enabled:
-            self.enabled = False
+            self.enabled = self.on = False
             logger.warning("eagletrace: hook on %s switched itself off after %d errors", self.target.path, self.errors)
+
+
+def _call(
+    hook: Hook, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+    whole: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Call `wrapped(*whole, **kwargs)` under observation; `args` are `whole` without the instance."""
+    hook.calls += 1
+    if not hook.on:
+        return wrapped(*whole, **kwargs)
+    token: Any = None
+    try:
+        token = hook.before(instance, args, kwargs)
+    except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+        hook.swallow(error)
+    try:
+        result = wrapped(*whole, **kwargs)
+    except BaseException as error:
+        try:
+            hook.failed(token, error, instance)
+        except Exception as own:  # noqa: BLE001
+            hook.swallow(own)
+        raise
+    try:
+        hook.after(token, result, instance, args, kwargs)
+    except Exception as error:  # noqa: BLE001
+        hook.swallow(error)
+    return result
+
+
+def _wrapper(hook: Hook, original: Any, *, method: bool) -> Any:
+    # Not isinstance: a wrapper of another tool's may pass for the function that it wraps, and would not be bound.
+    if type(original) is not FunctionType or type(hook).__call__ is not Hook.__call__:
+        return wrapt.FunctionWrapper(original, hook)
+    if method:
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            return _call(hook, original, args[0], args[1:], kwargs, args)
+
+    else:
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            return _call(hook, original, None, args, kwargs, args)
+
+    observed.__dict__["_eagletrace_hook"] = hook
+    return observed
 
 
 @dataclass
@@ -97,6 +132,7 @@ class _Place:
     owner: Any
     attribute: str
     original: Any
+    away: bool = False  # `undo` took the wrapper away here
 
 
 @dataclass
@@ -114,9 +150,22 @@ class Patch:
 
     def undo(self) -> None:
         """Put the original objects back, where nobody else has wrapped them since."""
+        self.hook.on = False
         for place in self.places:
             if vars(place.owner).get(place.attribute) is self.wrapper:
                 setattr(place.owner, place.attribute, place.original)
+                place.away = True
+
+    def redo(self) -> bool:
+        """Put the wrapper back where `undo` took it away; False if somebody else has wrapped the target since then."""
+        for place in self.places:
+            if place.away and vars(place.owner).get(place.attribute) is place.original:
+                setattr(place.owner, place.attribute, self.wrapper)
+                place.away = False
+        if self.places[0].away:
+            return False
+        self.hook.on = self.hook.enabled
+        return True
 
 
 def install(hook: Hook, ours: Sequence[Any] = ()) -> Patch | None:
@@ -124,10 +173,11 @@ def install(hook: Hook, ours: Sequence[Any] = ()) -> Patch | None:
 
     Raises ImportError or AttributeError where the engine has no such target.
     """
-    owner, attribute, original = _resolve(hook.target.path)
+    owner, attribute, original = resolve(hook.target.path)
+    hook.on = hook.enabled
     if any(original is wrapper for wrapper in ours):
         return None
-    wrapper = wrapt.FunctionWrapper(original, hook)
+    wrapper = _wrapper(hook, original, method=isinstance(owner, type))
     patch = Patch(hook, wrapper, [_Place(owner, attribute, original)])
     setattr(owner, attribute, wrapper)
     if not isinstance(owner, type):
@@ -135,7 +185,8 @@ def install(hook: Hook, ours: Sequence[Any] = ()) -> Patch | None:
     return patch
 
 
-def _resolve(path: str) -> tuple[Any, str, Any]:
+def resolve(path: str) -> tuple[Any, str, Any]:
+    """Owner, attribute and raw object of a target's path; ImportError or AttributeError where there is none."""
     module_name, _, dotted = path.partition(":")
     owner: Any = importlib.import_module(module_name)
     *parents, attribute = dotted.split(".")

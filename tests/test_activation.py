@@ -264,3 +264,24 @@ except ValueError as caught:
     print(json.dumps(caught is error))
 """
     assert old.python(script, EAGLETRACE="1", EAGLETRACE_DIR=NO_FOLDER)[0] is True
+
+
+def test_the_processes_of_a_redacted_run_share_a_random_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLETRACE_REDACT", "1")
+    monkeypatch.delenv("EAGLETRACE_REDACT_KEY", raising=False)
+    activate.instrument()
+    key = os.environ["EAGLETRACE_REDACT_KEY"]
+    assert len(key) == 64
+    activate.uninstrument()
+    assert "EAGLETRACE_REDACT_KEY" not in os.environ
+    activate.instrument()
+    assert os.environ["EAGLETRACE_REDACT_KEY"] != key
+    activate.uninstrument()
+
+
+def test_a_key_that_was_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLETRACE_REDACT", "1")
+    monkeypatch.setenv("EAGLETRACE_REDACT_KEY", "mine")
+    activate.instrument()
+    activate.uninstrument()
+    assert os.environ["EAGLETRACE_REDACT_KEY"] == "mine"

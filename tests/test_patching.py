@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import wrapt
 
 from eagletrace.instrumentations.patching import MAX_ERRORS, Hook, Patch, Target, install
 
@@ -181,6 +183,76 @@ def test_undo_leaves_what_somebody_else_wrapped_since(engine: Any) -> None:
     assert vars(engine.Worker)["step"] is theirs
 
 
+def other_tool(original: Any, kind: str) -> Any:
+    """How another tool may wrap a method: a function, wrapt's wrapper, or an object that is no function."""
+    calls: list[Any] = []
+
+    def plainly(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    def with_wrapt(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        calls.append((instance, *args))
+        return wrapped(*args, **kwargs)
+
+    made: Any = {
+        "function": lambda: functools.wraps(original)(plainly),
+        "wrapt": lambda: wrapt.FunctionWrapper(original, with_wrapt),
+        "partialmethod": lambda: functools.partialmethod(plainly),
+    }[kind]()
+    return made, calls
+
+
+KINDS = ["function", "wrapt", "partialmethod"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tool_that_wrapped_before_us_keeps_its_wrapper(engine: Any, kind: str) -> None:
+    theirs, calls = other_tool(vars(engine.Worker)["step"], kind)
+    engine.Worker.step = theirs
+    hook = Watch(STEP)
+    patch = put(hook)
+    worker = engine.Worker()
+    assert worker.step(1) == [1] and len(calls) == hook.calls == engine.Worker.calls == 1
+    assert hook.seen[0] == ("before", worker, (1,), {})
+    assert calls == [(worker, 1)]  # as it sees them without us
+    patch.undo()
+    assert vars(engine.Worker)["step"] is theirs
+    assert worker.step(2) == [2] and len(calls) == 2 and hook.calls == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_a_tool_that_wrapped_after_us_our_hook_falls_silent(engine: Any, kind: str) -> None:
+    original, hook, worker = vars(engine.Worker)["step"], Watch(STEP), engine.Worker()
+    patch = put(hook)
+    theirs, calls = other_tool(patch.wrapper, kind)
+    engine.Worker.step = theirs
+    assert worker.step(1) == [1] and len(calls) == hook.calls == 1 and not patch.in_place()
+    patch.undo()
+    assert vars(engine.Worker)["step"] is theirs  # they call us still
+    seen = list(hook.seen)
+    assert worker.step(2) == [2] and len(calls) == 2 and hook.seen == seen
+    with pytest.raises(engine.EngineError):
+        worker.step(3, fail=True)
+    assert hook.seen == seen and engine.Worker.calls == 3
+    again = Watch(STEP)  # traced again, on top of them
+    put(again).undo()
+    assert vars(engine.Worker)["step"] is theirs
+    engine.Worker.step = patch.wrapper  # they leave, and put back what they had found
+    assert worker.step(4) == [4] and hook.seen == seen
+    assert original is not patch.wrapper
+
+
+def test_a_name_that_another_tool_took_since_is_left_to_it(engine: Any) -> None:
+    user: Any = sys.modules["fake_user"]
+    original, hook = engine.verify, Watch("fake_engine:verify")
+    patch = put(hook)
+    user.alias = theirs = functools.partial(patch.wrapper)
+    patch.undo()
+    assert user.alias is theirs and user.verify is engine.verify is original
+    assert user.alias(3) == 6 and hook.seen == []
+
+
 def test_one_function_under_two_names_is_wrapped_once(engine: Any) -> None:
     patch = put(Watch("fake_engine:verify"))
     assert install(Watch("fake_user:verify"), ours=[patch.wrapper]) is None
@@ -195,3 +267,50 @@ def test_a_target_that_is_not_there_is_an_error_for_the_caller_and_changes_nothi
     with pytest.raises(ImportError):
         install(Watch("fake_engine_gone:verify"))
     assert vars(engine.Worker)["step"] is step and "step" not in vars(engine.Special)
+
+
+def test_a_wrapper_comes_back_where_it_was_taken_away(engine: Any) -> None:
+    hook = Watch(STEP)
+    patch = put(hook)
+    patch.undo()
+    engine.Worker().step(1)
+    assert hook.calls == 0 and patch.redo() and patch.in_place()
+    engine.Worker().step(1)
+    assert hook.calls == 1
+
+
+def test_another_tools_wrapper_that_came_meanwhile_is_not_lost(engine: Any) -> None:
+    hook, theirs = Watch(STEP), list[Any]()
+    patch = put(hook)
+    patch.undo()
+    original = engine.Worker.step
+
+    def other(self: Any, *args: Any, **kwargs: Any) -> Any:
+        theirs.append(args)
+        return original(self, *args, **kwargs)
+
+    engine.Worker.step = other
+    assert not patch.redo()
+    again = install(hook)
+    assert again is not None
+    engine.Worker().step(1)
+    assert hook.calls == 1 and theirs == [(1,)]
+    again.undo()
+    assert engine.Worker.step is other
+
+
+def test_a_wrapper_under_another_tools_goes_quiet_and_comes_back(engine: Any) -> None:
+    hook = Watch(STEP)
+    patch = put(hook)
+    ours = engine.Worker.step
+
+    def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return ours(self, *args, **kwargs)
+
+    engine.Worker.step = theirs
+    patch.undo()
+    engine.Worker().step(1)
+    assert hook.seen == []
+    assert patch.redo()
+    engine.Worker().step(1)
+    assert [phase for phase, *_ in hook.seen] == ["before", "after"]

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
 from eagletrace.cli.parsers import Subparsers
 
@@ -42,9 +43,9 @@ def diagnose_path(path: str, *, as_json: bool) -> int:
     from eagletrace.report.terminal import print_diagnosis
     from eagletrace.store import open_run
 
-    with open_run(path) as run:
+    with many_files(), open_run(path) as run:
         result = judge(run)
-        warnings = list(run.warnings)
+        warnings = run.warnings_so_far
     warn(warnings)
     if as_json:
         print_json({**result.to_json(), **({"warnings": warnings} if warnings else {})})

@@ -10,12 +10,13 @@ from eagletrace.cli.output import plain, print_json
 from eagletrace.cli.parsers import Subparsers
 
 EXIT_MISSING = 3
-ABSENT = ("missing", "shut_out")
+ABSENT = ("missing", "changed", "shut_out")
 HOOK_COLUMNS = ("status", "required", "target", "detail")
 LABELS = {
     "EAGLETRACE": "tracing",
     "way": "starts through",
     "shut_out": "shut out",
+    "workers_traced": "speculative workers traced",
     "settings_ignored": "ignored",
 }  # what --json calls them, in words
 
@@ -78,5 +79,6 @@ def _conclusion(found: dict[str, Any], missing: list[dict[str, Any]]) -> str:
     if any(h["status"] == "shut_out" for h in missing):
         return "Tracing is shut out: this server would not be traced."
     if missing:
-        return f"{len(missing)} required hook targets are missing: this SGLang would be traced in part or not at all."
+        gone = "missing or changed" if any(h["status"] == "changed" for h in missing) else "missing"
+        return f"{len(missing)} required hook targets are {gone}: this SGLang would be traced in part or not at all."
     return "All required hook targets were found."

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 import eagletrace
-from eagletrace.cli import demo, diagnose, doctor, explain, lab, queries, query, run, runs
+from eagletrace.cli import ctl, demo, diagnose, doctor, explain, lab, queries, query, repair, run, runs
 from eagletrace.cli.output import prepare_streams, warn_error
 from eagletrace.errors import EagletraceError, UnknownNameError
 
-COMMANDS = (doctor, run, runs, diagnose, queries, query, explain, demo, lab)
+COMMANDS = (doctor, run, runs, ctl, diagnose, queries, query, explain, repair, demo, lab)
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 

@@ -7,9 +7,11 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from eagletrace.cli.limits import bounded_memory, many_files
 from eagletrace.cli.output import plain, print_json, warn
 from eagletrace.cli.parsers import Subparsers
 from eagletrace.errors import EagletraceError, UnknownNameError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv", "parquet")
 ENGINES = ("duckdb", "spark")
+TIMEOUT_S, MEMORY_MIB = 600, 1024
+OWN_BYTES = 1 << 30  # for the libraries, and for the rows as Python has them
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -37,8 +41,22 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb; spark: not yet")
+    parser.add_argument("--timeout", type=_positive(float), default=TIMEOUT_S, metavar="SECONDS",
+                        help=f"stop the query after so long; default: {TIMEOUT_S}")  # fmt: skip
+    parser.add_argument("--memory", type=_positive(int), default=MEMORY_MIB, metavar="MIB",
+                        help=f"memory for the query and for its result; default: {MEMORY_MIB}")  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE")
     parser.set_defaults(handler=query)
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value <= 1 << 30:
+            raise argparse.ArgumentTypeError(f"{text} is not between 0 and {1 << 30}")
+        return value
+
+    return parse
 
 
 def query(options: argparse.Namespace) -> int:
@@ -56,12 +74,20 @@ def query(options: argparse.Namespace) -> int:
     file = files[options.name] if options.name is not None else None
     params = _params(options.param, file)
     _check_output(options)
-    with open_run(options.run) as run:
-        warn(run.warnings)
-        result = run.query(options.sql if file is None else file.sql, params or None)
-        if file is not None:
-            _note_missing(run, file)
-    _write(result, options.format, options.output)
+    try:
+        with many_files(), bounded_memory((options.memory << 20) * 2 + OWN_BYTES):
+            with open_run(options.run, memory=f"{options.memory}MiB") as run:
+                sql = options.sql if file is None else file.sql
+                result = run.query(sql, params or None, timeout_s=options.timeout, max_bytes=options.memory << 20)
+                warn(run.warnings_so_far)
+                if file is not None:
+                    _note_missing(run, file)
+            _write(result, options.format, options.output)
+    except MemoryError:
+        raise EagletraceError(
+            f"the result does not fit into memory as {options.format}: add LIMIT, aggregate, write --format parquet, "
+            f"or give more than --memory {options.memory}"
+        ) from None
     return 0
 
 
@@ -135,15 +161,15 @@ def _write_parquet(result: QueryResult, output: Path | None) -> None:
 def _write_text(result: QueryResult, form: str, file: TextIO) -> None:
     from eagletrace.report.tables import print_rows
 
-    rows = result.rows()
     if form == "json":
-        print_json({"columns": result.columns, "rows": rows}, file)
+        print_json({"columns": result.columns, "rows": result.rows()}, file)
     elif form == "csv":
         writer = csv.writer(file)
         writer.writerow(result.columns)
-        writer.writerows([_cell(row[c]) for c in result.columns] for row in rows)
+        for part in result.parts():
+            writer.writerows([_cell(row[c]) for c in result.columns] for row in part.rows())
     else:
-        print_rows(rows, columns=result.columns, file=file)
+        print_rows(result.rows(), columns=result.columns, file=file)
 
 
 def _cell(value: Any) -> Any:

@@ -21,18 +21,19 @@ PER_ROUND = "the average of the engine's own number of each round, plus one"
 def measure(run: Run) -> Acceptance:
     """Counts of user requests' counted rounds; those of the totals where verdicts were sampled or dropped.
 
-    Leaves temporary tables `position_stats` and `first_draft_tokens` (the views' content) in the run's connection,
-    so that the checks do not scan the verdicts again.
+    Leaves temporary tables `round_counts`, `position_stats` and `first_draft_tokens` (the views' content) in the run's
+    connection, so that the checks do not scan rounds and verdicts again.
     """
-    run.connection.execute(f"CREATE OR REPLACE TEMP TABLE node_counts AS {_QUERIES['nodes'].sql}")
-    rows = run.connection.execute(_QUERIES["depths"].sql).fetchall()
+    run.execute(f"CREATE OR REPLACE TEMP TABLE node_counts AS {_QUERIES['nodes'].sql}")
+    run.execute("CREATE OR REPLACE TEMP TABLE round_counts AS SELECT * FROM main.round_counts")
+    rows = run.execute(_QUERIES["depths"].sql)
     if not rows:
         return _with_engine(run, _from_totals(run))
     tree = any(branch for *_, branch in rows)
     source = "main.position_stats" if tree else f"({_QUERIES['chain_positions'].sql})"
-    run.connection.execute(f"CREATE OR REPLACE TEMP TABLE position_stats AS SELECT * FROM {source}")
+    run.execute(f"CREATE OR REPLACE TEMP TABLE position_stats AS SELECT * FROM {source}")
     tokens = _QUERIES["first_draft_tokens"].sql
-    run.connection.execute(f"CREATE OR REPLACE TEMP TABLE first_draft_tokens AS {tokens}")
+    run.execute(f"CREATE OR REPLACE TEMP TABLE first_draft_tokens AS {tokens}")
     rounds = sum(nodes for depth, nodes, *_ in rows if depth == 0)
     drafts = [row for row in rows if row[0] > 0]
     # In a chain a round has one node at each depth, so that counts of nodes are counts of rounds.
@@ -48,26 +49,25 @@ def _incomplete(run: Run) -> bool:
     """Whether verdicts were sampled or dropped; the totals are exact all the same."""
     settings: Any = run.info.raw.get("settings")
     sample = cast("dict[str, Any]", settings).get("sample", 1) if isinstance(settings, dict) else 1
-    dropped = run.connection.execute("SELECT 1 FROM events WHERE kind = 'rows_dropped' LIMIT 1").fetchone()
-    return (isinstance(sample, int | float) and sample < 1) or dropped is not None
+    dropped = run.execute("FROM dropped_rows LIMIT 1")
+    return (isinstance(sample, int | float) and sample < 1) or bool(dropped)
 
 
 def _depths_of_trees(run: Run) -> list[tuple[int, int, int]]:
-    rows = run.connection.execute("SELECT depth, reached, accepted FROM acceptance_by_depth ORDER BY depth").fetchall()
+    rows = run.execute("SELECT depth, reached, accepted FROM acceptance_by_depth ORDER BY depth")
     return [(int(depth), int(reached), int(accepted)) for depth, reached, accepted in rows]
 
 
 def _from_totals(run: Run) -> Acceptance:
-    row = run.connection.execute("SELECT rounds, drafted, accepted FROM totals_acceptance").fetchone()
-    rounds, drafted, accepted = (int(value or 0) for value in row or (0, 0, 0))
-    depths = run.connection.execute("SELECT depth, reached, accepted FROM totals_by_depth ORDER BY depth").fetchall()
+    (row,) = run.execute("SELECT rounds, drafted, accepted FROM totals_acceptance")
+    rounds, drafted, accepted = (int(value or 0) for value in row)
+    depths = run.execute("SELECT depth, reached, accepted FROM totals_by_depth ORDER BY depth")
     by_depth = tuple(DepthRate(int(d), int(r), int(a), rounds) for d, r, a in depths)
     return Acceptance(rounds, drafted, accepted, by_depth, source="totals")
 
 
 def _with_engine(run: Run, acceptance: Acceptance) -> Acceptance:
-    row = run.connection.execute(_QUERIES["engine_counts"].sql).fetchone()
-    per_request, per_round = row or (None, None)
+    ((per_request, per_round),) = run.execute(_QUERIES["engine_counts"].sql)
     if per_request is not None:
         return replace(acceptance, engine_reported_accept_length=float(per_request), engine_difference=PER_REQUEST)
     if per_round is not None:

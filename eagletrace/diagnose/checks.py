@@ -35,6 +35,7 @@ HOW_TO_RECORD = {
     "verifies": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
     "position_stats": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
     "first_draft_tokens": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
+    "first_draft_entropy": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens",
     "hidden": "send requests to the traced server, with EAGLETRACE_LEVEL=tokens and a smaller EAGLETRACE_HIDDEN_EVERY",
 }
 
@@ -81,7 +82,10 @@ def load_checks() -> dict[str, CheckFile]:
     return {check.id: check for check in map(CheckFile.of, load_folder("checks").values())}
 
 
-HELD = ("contract", "params", "checkpoint_keys", "events", "draft_params", "dropped_keys", "aux_layers")
+HELD = (
+    "contract", "params", "checkpoint_keys", "events", "draft_params", "dropped_keys", "aux_layers",
+    "first_draft_entropy", "dropped_rows",
+)  # fmt: skip
 """Small views that most checks read: computed once, into temporary tables that hide the views."""
 
 
@@ -91,8 +95,8 @@ class CheckRunner:
     def __init__(self, run: Run) -> None:
         self._run = run
         for view in HELD:
-            run.connection.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
-        self._facts = {str(row[0]) for row in run.connection.execute("SELECT key FROM contract").fetchall()}
+            run.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
+        self._facts = {str(row[0]) for row in run.execute("SELECT key FROM contract")}
         self._filled: dict[str, bool] = {}
 
     def run(self, check: CheckFile) -> Check:
@@ -112,8 +116,7 @@ class CheckRunner:
         if requirement.startswith(FACT_PREFIX):
             return requirement.removeprefix(FACT_PREFIX) in self._facts
         if requirement not in self._filled:
-            row = self._run.connection.execute(f"SELECT 1 FROM {requirement} LIMIT 1").fetchone()
-            self._filled[requirement] = row is not None
+            self._filled[requirement] = bool(self._run.execute(f"SELECT 1 FROM {requirement} LIMIT 1"))
         return self._filled[requirement]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import duckdb
@@ -18,6 +18,7 @@ from eagletrace.store import Run
 
 SIMULATED = "config.simulated"
 EXCEPTION = "engine.exception"
+DROPPED = "trace.rows_dropped"
 UNEXPLAINED = (
     "look at the checks that are unknown, and compare the load-time facts (`eagletrace query RUN contract`) with how "
     "the draft was trained; a replay of the draft, which would tell more, is not part of this release"
@@ -31,7 +32,10 @@ def diagnose(run: Run) -> Diagnosis:
     Raises DamagedRunError for values that cannot be counted with.
     """
     try:
-        return _diagnose(run)
+        before = run.warnings_so_far
+        diagnosis = _diagnose(run)
+        # A large file may turn out to be damaged only when its pages are read: counts made before are made again.
+        return diagnosis if run.warnings_so_far == before else _diagnose(run)
     except (duckdb.Error, OverflowError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DamagedRunError(f"{run.path} holds values that no server records: {what}") from None
@@ -43,10 +47,10 @@ def _diagnose(run: Run) -> Diagnosis:
     files, runner = load_checks(), CheckRunner(run)
     simulated = runner.run(files[SIMULATED])
     if simulated.status == "alarm":
-        return _simulated(info, measured, simulated, files)
+        return _simulated(info, measured, simulated, files, runner)
     judgement = judge.judge(measured)
     if not measured.rounds and not _speculates(run):
-        return _no_speculation(info, measured, list(files.values()))
+        return _no_speculation(info, measured, files, runner)
     outcomes = [*judge.checks(measured, judgement), *(runner.run(check) for check in files.values())]
     died = any(c.id == EXCEPTION and c.status == "alarm" for c in outcomes)
     reasoning = reason(outcomes, files, judgement, died, info)
@@ -57,35 +61,45 @@ def _diagnose(run: Run) -> Diagnosis:
 
 def run_info(run: Run) -> RunInfo:
     """What was served, from run.json and the facts."""
-    rows = run.connection.execute(
+    ((version, draft, target),) = run.execute(
         "SELECT fact('engine.version'), fact('server.speculative_draft_model_path'), fact('server.model_path')"
-    ).fetchone() or (None, None, None)
-    version, draft, target = rows
+    )
     return RunInfo(run.info.id, version or run.info.sglang, draft, target)
 
 
 def _speculates(run: Run) -> bool:
     """False only when it was recorded that the server has no speculative algorithm."""
-    row = run.connection.execute(
+    ((none,),) = run.execute(
         "SELECT count(*) > 0 AND fact('server.speculative_algorithm') IS NULL FROM contract "
         "WHERE key = 'server.speculative_algorithm'"
-    ).fetchone()
-    return not (row and row[0])
+    )
+    return not none
 
 
-def _simulated(info: RunInfo, measured: Acceptance, found: Check, files: Mapping[str, CheckFile]) -> Diagnosis:
+def _simulated(
+    info: RunInfo, measured: Acceptance, found: Check, files: Mapping[str, CheckFile], runner: CheckRunner
+) -> Diagnosis:
     """Acceptance is made up: a fault, and nothing else is judged."""
     nothing = Judgement("none", "acceptance is faked")
     reasoning = reason([found], files, nothing, died=False, run=info)
     causes = tuple(replace(c, confidence=policy.CONFIDENCE_SETTING) for c in reasoning.causes)
     why = "acceptance is faked by a setting; nothing else is judged"
-    skipped = tuple(c.check("not_applicable", why) for c in files.values() if c.id != SIMULATED)
+    skipped = _skipped(files, why, runner, but=SIMULATED)
     return Diagnosis(info, "fault", measured, causes, (found, *skipped), found.reason, causes[0].fix)
 
 
-def _no_speculation(info: RunInfo, measured: Acceptance, files: Sequence[CheckFile]) -> Diagnosis:
+def _skipped(files: Mapping[str, CheckFile], why: str, runner: CheckRunner, but: str = "") -> tuple[Check, ...]:
+    """All checks as not applicable, except what was lost while recording: that is always told."""
+    return tuple(
+        runner.run(c) if c.id == DROPPED else c.check("not_applicable", why) for c in files.values() if c.id != but
+    )
+
+
+def _no_speculation(
+    info: RunInfo, measured: Acceptance, files: Mapping[str, CheckFile], runner: CheckRunner
+) -> Diagnosis:
     why = "the server runs without speculative decoding"
-    skipped = tuple(c.check("not_applicable", why) for c in files)
+    skipped = _skipped(files, why, runner)
     then = "start it with --speculative-algorithm EAGLE3 and --speculative-draft-model-path"
     return Diagnosis(info, "no_speculation", measured, (), skipped, why, then)
 

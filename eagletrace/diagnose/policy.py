@@ -58,6 +58,11 @@ COUNT_TOLERANCE = 0.01
 """SQL. Difference between the engine's counts and ours that a request cut off at the end of the recording
 explains."""
 
+RANK_RATE_SHARE = 0.33
+"""SQL. Data-parallel ranks get other requests each, and a router that follows prefixes may send all hard text to one: a
+working draft takes 0.9 of the first drafts in easy text and 0.4 in hard. A third of the others' rate, beyond both
+intervals, is a rank that fails."""
+
 CONFIDENCE_SETTING = 0.99
 """A setting that was read from the server's own environment says that acceptance is faked."""
 
@@ -88,4 +93,5 @@ SQL_PARAMS: dict[str, float] = {
     "same_tensor_difference": SAME_TENSOR_DIFFERENCE,
     "count_tolerance": COUNT_TOLERANCE,
     "min_rounds": MIN_ROUNDS,
+    "rank_rate_share": RANK_RATE_SHARE,
 }

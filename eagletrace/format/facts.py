@@ -78,6 +78,8 @@ CONTRACT_KEYS: dict[str, str] = {
     "forward.draft_input_width": "actual: width given to the draft at its first extend; expected: fc.in_features",
     "forward.fc_applied": "actual: whether fc ran in the first draft extend; expected: true where there is an fc",
     "forward.fc_shapes": "[input shape, output shape] of the first fc call",
+    "graph.draft_extend_input_width": "actual: width of the captured draft extend's input buffer; expected: width of "
+    "the hidden state given to it (SGLang skips the copy where they differ, and replays on old values)",
 }
 
 EVENT_KINDS: dict[str, str] = {
@@ -87,8 +89,10 @@ EVENT_KINDS: dict[str, str] = {
     "weights_loaded": "{side, keys, dropped, unwritten, seconds}",
     "weights_changed": "{side, names, epoch}; not written by this release",
     "layers_captured": "{requested, captured, caller, model}",
-    "graph_captured": "{runner, batch_sizes}; not written by this release",
+    "graph_captured": "{runner, batch_sizes, token_counts, type, input_width}: the shapes of one runner's graphs",
     "rows_dropped": "{table, rows, reason}",
+    "recording_stopped": "{reason, table}: rows could not be written; detail is dropped, facts and totals wait",
+    "recording_resumed": "{seconds, rows_lost}: rows are written again; rows_lost by table, null where it is not known",
     "control": "a change of a live recording; not written by this release",
     "engine_exception": "{where, type, message, traceback, phase}: an exception that passed through a hook",
     "hook_error": "{target, error}",

@@ -1,6 +1,8 @@
 """The one description of the trace tables: every column's type, unit and meaning.
 
-A column that could not be observed is NULL; NULL never counts as zero or as false.
+A column that could not be observed is NULL; NULL never counts as zero or as false. Probabilities, log-probabilities
+and entropies (`draft_prob`, `draft_logprob`, `draft_entropy`, `target_logprob_of_draft_token`) are stored with 11
+significant bits: a relative error of at most 1/2048. All other values are stored as they were observed.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class Table:
 PROCESS_COLUMNS = (
     Column("host", "string", "host name of the process that wrote the row"),
     Column("pid", "int32", "process id of the writer"),
-    Column("tp_rank", "int16", "tensor-parallel rank; NULL before it is known"),
+    Column(
+        "tp_rank",
+        "int16",
+        "tensor-parallel rank, with attention data parallelism that within its group; NULL before it is known",
+    ),
     Column("dp_rank", "int16", "data-parallel rank; NULL without data parallelism"),
     Column("pp_rank", "int16", "pipeline-parallel rank"),
 )

@@ -69,6 +69,8 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topk", type=_positive, default=1, metavar="K", help="branches; 1 is a chain (default: 1)")
     parser.add_argument("--steps", type=_positive, default=3, metavar="S", help="draft steps (default: %(default)s)")
     parser.add_argument("--draft-tokens", type=_positive, metavar="D", help="nodes of the verify tree, root included")
+    parser.add_argument("--tp", type=_positive, default=1, metavar="N", help="tensor-parallel ranks (default: 1)")
+    parser.add_argument("--dp", type=_positive, default=1, metavar="N", help="data-parallel ranks (default: 1)")
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
@@ -201,6 +203,8 @@ def _options(arguments: argparse.Namespace, **more: Any) -> ServeOptions:
         topk=arguments.topk,
         steps=arguments.steps,
         draft_tokens=arguments.draft_tokens,
+        tp=arguments.tp,
+        dp=arguments.dp,
         dir=arguments.dir,
         level=arguments.level,
         seed=arguments.seed,

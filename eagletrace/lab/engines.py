@@ -92,6 +92,15 @@ ENGINES: dict[str, Engine] = {
         workers=("v2",),
         setup="make setup",
     ),
+    "0.5.20": Engine(
+        version="0.5.20",
+        module="sglang.launch_server",
+        kernels=("kernels_0_5_23", "kernels_shared"),
+        flags={**_FLAGS, "prefill-attention-backend": "intel_amx", "decode-attention-backend": "intel_amx"},
+        env=_NO_CRASH_DUMPS,
+        workers=("v2",),
+        setup="make setup-0.5.20",
+    ),
     "0.5.9": Engine(
         version="0.5.9",
         module=MODULE_0_5_9,

@@ -27,9 +27,9 @@ class ServeOptions:
     another variant of the draft takes it from the folder of that name beside `draft`.
 
     `pair_dir` holds another pair (`target/`, `drafts/<variant>/`) than the shipped one; `topk`, `steps`
-    and `draft_tokens` default to a chain of 3 drafts. `tracing` is `on`, `off` (the server gets no
-    EAGLETRACE variable) or `inherit` (those of the caller); with `on` the caller's are completed by
-    EAGLETRACE, EAGLETRACE_DIR and EAGLETRACE_LEVEL.
+    and `draft_tokens` default to a chain of 3 drafts. `tp` ranks share each model, `dp` ranks have one each.
+    `tracing` is `on`, `off` (the server gets no EAGLETRACE variable) or `inherit` (those of the caller);
+    with `on` the caller's are completed by EAGLETRACE, EAGLETRACE_DIR and EAGLETRACE_LEVEL.
     """
 
     fault: str | None = None
@@ -42,6 +42,8 @@ class ServeOptions:
     topk: int = 1
     steps: int = 3
     draft_tokens: int | None = None
+    tp: int = 1
+    dp: int = 1
     dir: Path | None = None
     level: str | None = None
     seed: int = 0
@@ -149,11 +151,31 @@ def serving(options: ServeOptions) -> Serving:
         "speculative-num-steps": options.steps,
         "speculative-eagle-topk": options.topk,
         "speculative-num-draft-tokens": options.draft_tokens or _draft_tokens(options),
+        **({"tp": options.tp} if options.tp > 1 else {}),
+        **({"dp": options.dp} if options.dp > 1 else {}),
         **chosen.flags,
         **options.extra_flags,
     }
-    env = {**spec.environment(chosen.worker), **_tracing(options, runs), **chosen.env, **options.extra_env}
+    env = {
+        **spec.environment(chosen.worker), **_ranks(options), **_tracing(options, runs), **chosen.env,
+        **options.extra_env,
+    }  # fmt: skip
     return Serving(case=chosen, engine=spec, flags=flags, env=env, draft=draft, target=target, dir=runs)
+
+
+def _ranks(options: ServeOptions) -> dict[str, str]:
+    """What several ranks need on a CPU: a core each (SGLang wants a NUMA node each), and no NCCL.
+
+    SGLang 0.5.23 starts a communicator on whatever NCCL library torch was built for, with or without a GPU.
+    """
+    count = options.tp * options.dp
+    if count == 1:
+        return {}
+    cores = sorted(os.sched_getaffinity(0))
+    return {
+        "SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(cores[rank % len(cores)]) for rank in range(count)),
+        "SGLANG_NCCL_SO_PATH": "/nonexistent/libnccl.so",
+    }
 
 
 def _draft_tokens(options: ServeOptions) -> int:

@@ -9,11 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
+from eagletrace.record.rounds import Part, Values, on_host
+
 Read = Callable[[], npt.NDArray[Any]]
+
+
+def pack(
+    int_parts: tuple[Part, ...], ints: Sequence[torch.Tensor],
+    float_parts: tuple[Part, ...] = (), floats: Sequence[torch.Tensor] = (),
+) -> Values:  # fmt: skip
+    """Values of one launch: tensors of integers (int32 or int64) and of float32, in the order of their parts.
+
+    The packed copy is ours, so the engine may use its tensors again at once.
+    """
+    flat = [t if t.dim() == 1 else t.reshape(-1) for t in ints]
+    read, ready = _host(torch.cat([t if t.dtype is torch.int64 else t.to(torch.int64) for t in flat]))
+    if not floats:
+        return Values(int_parts, read, ready=ready)
+    read_floats, ready = _host(torch.cat([t if t.dim() == 1 else t.reshape(-1) for t in floats]))
+    return Values(int_parts, read, float_parts, read_floats, ready)
 
 
 def stage(values: Mapping[str, torch.Tensor | None]) -> dict[str, Read | None]:
@@ -29,7 +46,7 @@ def stage(values: Mapping[str, torch.Tensor | None]) -> dict[str, Read | None]:
 
 def _stage_group(group: Sequence[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, Read]:
     packed = torch.cat([tensor.detach().reshape(-1).to(dtype) for _, tensor in group])
-    read = _host(packed)
+    read, _ = _host(packed)
     readers: dict[str, Read] = {}
     start = 0
     for name, tensor in group:
@@ -42,10 +59,12 @@ def _slice(read: Read, start: int, end: int, shape: tuple[int, ...]) -> Read:
     return lambda: read()[start:end].reshape(shape)
 
 
-def _host(packed: torch.Tensor) -> Read:
+def _host(packed: torch.Tensor) -> tuple[Read, Callable[[], bool]]:
+    """A reader of a host copy, and whether it would return at once."""
     if packed.device.type != "cuda":
-        array: npt.NDArray[Any] = packed.numpy() if packed.device.type == "cpu" else np.asarray(packed.cpu())
-        return lambda: array
+        if packed.device.type != "cpu":
+            packed = packed.cpu()
+        return packed.numpy, on_host
     pinned = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
     pinned.copy_(packed, non_blocking=True)
     event = torch.cuda.Event()
@@ -55,4 +74,4 @@ def _host(packed: torch.Tensor) -> Read:
         event.synchronize()
         return pinned.numpy()
 
-    return read
+    return read, event.query

@@ -6,12 +6,14 @@ Appending never blocks, formats or raises. What does not fit is dropped and coun
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,27 +22,30 @@ from typing import Any
 import numpy as np
 
 from eagletrace.format import TABLES, arrow_schema
+from eagletrace.record.disk import Disk
+from eagletrace.record.launch_rows import Columns, add_hidden_rows, add_node_rows, add_round_rows
 from eagletrace.record.requests import RequestState
-from eagletrace.record.rounds import (
-    Columns,
-    Ints,
-    RoundPacket,
-    add_hidden_rows,
-    add_node_rows,
-    add_round_rows,
-    verdicts,
-)
+from eagletrace.record.rounds import Ints, RoundPacket
 from eagletrace.record.spans import SpanBuilder
 from eagletrace.record.totals import Totals
-from eagletrace.record.writer import MERGE_AFTER_S, TraceWriter
+from eagletrace.record.trees import Trees, alike, read
+from eagletrace.record.writer import TraceWriter
 from eagletrace.settings import Settings
 
 logger = logging.getLogger("eagletrace")
 
-QUEUE_LIMIT = 20_000  # rows and launches; a launch holds a few hundred bytes a request
-QUEUE_NODES = 4_000_000  # nodes of queued launches: about 100 bytes each, in pinned memory where there is a GPU
-SLICE_NODES = 65_536  # and nodes, of the trees of a large batch
-SLICE = 256  # launches turned into rows at once: longer conversions would hold the GIL for milliseconds
+QUEUE_LIMIT = 20_000  # rows that wait
+QUEUE_BYTES = 24 << 20  # about what waiting launches may hold, in pinned memory where there is a GPU
+COUNTS_LIMIT = 20_000  # launches of which only counts are kept
+# Launches are turned into rows so many nodes at a time, with a pause between: the engine's thread waits for the GIL
+# for as long as one such step takes.
+SLICE_NODES = 512
+PAUSE_S = 50e-6
+HOLD_NS = 2_000_000_000  # a launch waits no longer for facts that are computed with those of later ones
+WARN_AGAIN_S = 600.0  # another outage is worth another warning; a disk that comes and goes is not worth many
+EXIT_S = 1.2  # what stopping may delay an exit by; with the flush of a crash it stays below two seconds
+UPKEEP_AGAIN_S = 60.0  # after merging failed
+LAUNCH_TABLES = ("rounds", "drafts", "verifies", "hidden")
 
 
 class Recorder:
@@ -50,17 +55,23 @@ class Recorder:
         self, folder: Path, settings: Settings, process: Mapping[str, Any], resource: Mapping[str, Any]
     ) -> None:
         self.folder, self.settings = folder, settings
-        self.writer = TraceWriter(folder, process)
+        self.writer = TraceWriter(folder, process, settings.max_bytes)
+        self._disk = Disk(self.writer, self._failed, self._count)
+        self._upkeep_steps: Iterator[None] | None = None
+        self._upkeep_from = 0.0
         self._queue: deque[tuple[str, Any]] = deque()
         self._dropped: dict[str, int] = {}
-        self._nodes_queued = self._nodes_taken = 0  # each counted by one thread alone
+        self._launches: deque[RoundPacket] = deque()
+        self._bytes_queued = self._bytes_taken = 0  # each counted by one thread alone
+        self._counts: deque[tuple[list[RequestState], list[int], list[bool], int]] = deque()
         self._totals = Totals()
-        self._unwritten_totals: list[dict[str, Any]] = []
+        self._folded, self._fold_lock = Totals(), threading.Lock()
+        self.draft_id_of: Ints | None = None  # [V], the served vocabulary map: -1 where the draft has no such token
         self._spans = SpanBuilder(resource)
         self._wake, self._idle = threading.Event(), threading.Condition()
         self._asked = self._done = 0
         self._stop = False
-        self._warned = False
+        self._warned: dict[bool, float] = {}  # when, of the disk (True) and of anything else
         self._key = _redaction_key(settings)
         self._hashes: dict[int, int] = {}
         self._types = {name: {f.name: f.type for f in arrow_schema(table)} for name, table in TABLES.items()}
@@ -85,16 +96,49 @@ class Recorder:
         )
 
     def launch(self, packet: RoundPacket) -> None:
-        """Queue one finished launch."""
-        if self._nodes_queued - self._nodes_taken >= QUEUE_NODES:
-            self._dropped["#launch"] = self._dropped.get("#launch", 0) + 1
-            return
-        if self._put("#launch", packet):
-            self._nodes_queued += size(packet)
+        """Queue one finished launch. Of what does not fit, the oldest, the counts are kept and the rows dropped."""
+        self._launches.append(packet)
+        self._bytes_queued += packet.bytes
+        while self._bytes_queued - self._bytes_taken > QUEUE_BYTES and self._fold():
+            pass
+
+    def counts(self, requests: list[RequestState], correct: list[int], counted: list[bool], steps: int) -> None:
+        """Count a launch of chains of `steps` drafts, of which only the numbers of correct drafts are wanted."""
+        self._counts.append((requests, correct, counted, steps))
+        if len(self._counts) > COUNTS_LIMIT:
+            with self._fold_lock:
+                self._add_counts(self._folded, self._counts.popleft())
+
+    def _fold(self) -> bool:
+        """Keep only the counts of the oldest launch that waits; False if there is none, or its values are not here."""
+        try:
+            packet = self._launches.popleft()
+        except IndexError:
+            return False
+        if packet.values is not None and not packet.values.ready():
+            self._launches.appendleft(packet)
+            return False
+        self._bytes_queued -= packet.bytes
+        with self._fold_lock:
+            trees = read([packet])
+            if trees is not None:
+                self._folded.add([packet], trees)
+            kept = sum(r.sampled for r in packet.requests) if self.settings.level != "contract" else 0
+            rows = {"rounds": kept, "drafts": kept * (packet.nodes - 1), "verifies": kept * packet.nodes}
+            for table, count in rows.items():
+                if trees is not None and count:
+                    self._folded.dropped[f"queue full: {table}"] += count
+        return True
+
+    @staticmethod
+    def _add_counts(totals: Totals, waiting: tuple[list[RequestState], list[int], list[bool], int]) -> None:
+        requests, correct, counted, steps = waiting
+        user = [n for r, n, c in zip(requests, correct, counted, strict=False) if c and r.kind == "user"]
+        totals.add_chains(user, steps)
 
     def request(self, state: RequestState) -> None:
         """Queue the present state of a request."""
-        self._put("#request", state)
+        self._put("#request", (state, state.end_ns is not None))
 
     def prefilled(self, round_: int, state: RequestState, position: int, token: int) -> None:
         """Queue a token that a prefill gave and no verify launch will have as its root."""
@@ -128,71 +172,97 @@ class Recorder:
     def start(self) -> None:
         """Start the background thread; what is queued is written when the interpreter exits."""
         atexit.register(self.stop)
+        _forget_in_children(self)
         self._thread = threading.Thread(target=self._run, name="eagletrace", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """Write what is queued and end the thread."""
+    def stop(self, timeout_s: float = EXIT_S) -> None:
+        """Write what is queued and end the thread; a disk that hangs delays an exit by no more than `timeout_s`."""
         atexit.unregister(self.stop)
         self._stop = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
+    def forget(self) -> None:
+        """In a fork: only the parent has the thread that writes. Nothing is kept here, and nothing is written."""
+        atexit.unregister(self.stop)
+        self._thread = None
+        self._queue, self._launches, self._counts = deque(maxlen=0), deque(maxlen=0), deque(maxlen=0)
+
     def _run(self) -> None:
-        merged = time.monotonic()
+        with contextlib.suppress(OSError):  # never preempts the engine's threads when it wakes
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        due = time.monotonic() + self.settings.flush_s * 0.8
         while True:
-            self._wake.wait(self.settings.flush_s * 0.8)
+            self._wake.wait(max(due - time.monotonic(), 0.0))
             self._wake.clear()
+            due = time.monotonic() + self.settings.flush_s * 0.8
             with self._idle:
+                forced = self._asked > self._done
                 ticket = self._asked
             last = self._stop
             try:
-                self._write_queued()
-                if time.monotonic() - merged > MERGE_AFTER_S:
-                    self.writer.merge()
-                    merged = time.monotonic()
-                self._count_dropped(self.writer.enforce(self.settings.max_bytes), "disk bound")
+                self._write_queued(forced=forced or last)
             except Exception as error:  # noqa: BLE001 - telemetry must not die, nor take the server along
                 self._failed(error, "upkeep", 1)
             with self._idle:
                 self._done = ticket
                 self._idle.notify_all()
-            if last and not self._queue:
+            if last and not self._queue and not self._launches:
                 return
+            self._upkeep(due)
 
-    def _failed(self, error: Exception, what: str, rows: int) -> None:
-        if not self._warned:
-            self._warned = True
+    def _upkeep(self, until: float) -> None:
+        """Merge and clear up in short steps, with pauses as long as they, until the next flush is due."""
+        while not self._wake.is_set() and self._disk.takes_detail():
+            began = time.monotonic()
+            if max(self._upkeep_from, began) >= until:
+                return
+            try:
+                self._upkeep_steps = self._upkeep_steps or self.writer.upkeep()
+                next(self._upkeep_steps)
+            except StopIteration:
+                self._upkeep_steps = None
+                return
+            except Exception as error:  # noqa: BLE001 - the files stay as they are
+                self._upkeep_steps = None
+                self._upkeep_from = time.monotonic() + UPKEEP_AGAIN_S
+                self._failed(error, "merged rows", 0)
+            self._wake.wait(min(time.monotonic() - began, max(until - time.monotonic(), 0.0)))
+
+    def _failed(self, error: BaseException, what: str, rows: int) -> None:
+        of_disk, now = isinstance(error, OSError), time.monotonic()
+        if now - self._warned.get(of_disk, float("-inf")) > WARN_AGAIN_S:
+            self._warned[of_disk] = now
             text = "eagletrace: cannot write %s to %s: %s; serving goes on, rows are lost"
             logger.warning(text, what, self.folder, error)
         if rows:
-            self._totals.dropped[f"write failed: {what}"] += rows
+            self._count(f"write failed: {what}", rows)
+
+    def _count(self, reason: str, rows: int) -> None:
+        self._totals.dropped[reason] += rows
 
     def _count_dropped(self, rows: Mapping[str, int], reason: str) -> None:
         for table, count in rows.items():
-            self._totals.dropped[f"{reason}: {table}"] += count
+            self._count(f"{reason}: {table}", count)
             self.event("rows_dropped", table=table, rows=count, reason=reason)
 
-    def _write_queued(self) -> None:
+    def _write_queued(self, *, forced: bool = False) -> None:
         self._report()
         launches, tables, requests = self._take_queued()
         for table, rows in tables.items():
             self._write(table, rows)
-        for part in slices(launches):
-            self._write_launches(part)
-            time.sleep(0)
+        self._write_launches(launches)
         now = time.time_ns()
         self._write("requests", [state.row(now, self._key) for state in requests.values()])
-        for state in requests.values():
-            if state.end_ns is not None and state.sampled:
-                self._spans.request(state)
-        self._write("spans", self._spans.take())
+        self._write_columns("spans", *self._spans.take())
+        self._disk.flush(forced=forced)
         total = self._totals.take(now)
         if total is not None:
-            self._unwritten_totals.append(total)
-        if self._write("totals", self._unwritten_totals):
-            self._unwritten_totals.clear()
+            self._disk.facts("totals", [total])
+        if self._disk.takes_detail():
+            self._disk.write_facts()
 
     def _report(self) -> None:
         try:
@@ -204,15 +274,32 @@ class Recorder:
     def _take_queued(self) -> tuple[list[RoundPacket], dict[str, list[dict[str, Any]]], dict[int, RequestState]]:
         """What is queued now: launches, rows by table, and requests in their latest state."""
         launches: list[RoundPacket] = []
+        young = time.time_ns() - HOLD_NS
+        for _ in range(len(self._launches)):
+            try:
+                packet = self._launches.popleft()
+            except IndexError:  # the engine's thread folded it
+                break
+            if packet.start_ns > young and not self._stop and any(not d.together.closed for d in packet.drafted):
+                self._launches.appendleft(packet)  # its facts are about to be computed
+                break
+            self._bytes_taken += packet.bytes
+            launches.append(packet)
+        for _ in range(len(self._counts)):
+            with contextlib.suppress(IndexError):
+                self._add_counts(self._totals, self._counts.popleft())
+        with self._fold_lock:
+            folded, self._folded = self._folded, Totals()
+        self._totals.merge(folded)
         tables: dict[str, list[dict[str, Any]]] = {}
         requests: dict[int, RequestState] = {}
         for _ in range(len(self._queue)):
             what, value = self._queue.popleft()
-            if what == "#launch":
-                launches.append(value)
-                self._nodes_taken += size(value)
-            elif what == "#request":
-                requests[value.seq] = value
+            if what == "#request":
+                state, finished = value
+                requests[state.seq] = state
+                if finished and state.sampled:  # not by its present end: it may have finished since it was queued
+                    self._spans.request(state)
             elif what == "#phase":
                 self._spans.phase(*value)
             elif what == "#prefilled":
@@ -222,14 +309,22 @@ class Recorder:
         self._count_dropped({what.lstrip("#"): self._dropped.pop(what) for what in list(self._dropped)}, "queue full")
         return launches, tables, requests
 
-    def _write(self, table: str, rows: list[dict[str, Any]]) -> bool:
-        """Write rows of one table; a failure costs these rows alone (totals are written later)."""
+    def _write(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Hand rows of one table to the disk; a failure costs these rows alone."""
         try:
-            self.writer.write(table, [_json_columns(table, row) for row in rows] if table in _WITH_JSON else rows)
+            rows = [_json_columns(table, row) for row in rows] if table in _WITH_JSON else rows
+            if TABLES[table].detail:
+                self._disk.rows(table, rows)
+            elif rows:
+                self._disk.facts(table, rows)
         except Exception as error:  # noqa: BLE001 - the other tables may still be written
-            self._failed(error, table, 0 if table == "totals" else len(rows))
-            return False
-        return True
+            self._failed(error, table, len(rows))
+
+    def _write_columns(self, table: str, columns: Mapping[str, Any], rows: int) -> None:
+        try:
+            self._disk.columns(table, columns, rows)
+        except Exception as error:  # noqa: BLE001 - as in _write
+            self._failed(error, table, rows)
 
     def _add_prefilled(
         self,
@@ -255,33 +350,50 @@ class Recorder:
         })  # fmt: skip
 
     def _write_launches(self, launches: list[RoundPacket]) -> None:
-        out = {name: Columns() for name in ("rounds", "drafts", "verifies", "hidden")}
-        detail = self.settings.level != "contract"
-        for packet in launches:
-            try:
-                self._add_launch(out, packet, detail=detail)
-            except Exception as error:  # noqa: BLE001, PERF203 - the others may be read
-                self._failed(error, "launch", 1)
+        out = {name: Columns() for name in LAUNCH_TABLES}
+        for group in alike(launches):
+            for part in slices(group):
+                self._add_part(out, part)
+                time.sleep(PAUSE_S)
         for table, columns in out.items():
             if columns.rows:
                 types = self._types[table]
-                try:
-                    self.writer.write_columns(table, columns.arrow(types.__getitem__), columns.rows)
-                except Exception as error:  # noqa: BLE001 - as in _write
-                    self._failed(error, table, columns.rows)
+                self._write_columns(table, columns.arrow(types.__getitem__), columns.rows)
+                time.sleep(PAUSE_S)
 
-    def _add_launch(self, out: Mapping[str, Columns], packet: RoundPacket, *, detail: bool) -> None:
-        seen = verdicts(packet)
-        if seen is not None:
-            self._totals.add(packet, seen)
-        keep = np.array([r.sampled for r in packet.requests], dtype=np.bool_)
-        if not detail or not keep.any():
+    def _add_part(self, out: Mapping[str, Columns], part: list[RoundPacket]) -> None:
+        try:
+            trees = read(part)
+        except Exception as error:  # noqa: BLE001 - one of them cannot be read: it alone is lost
+            if len(part) == 1:
+                self._failed(error, "launch", 1)
+                return
+            for packet in part:
+                self._add_part(out, [packet])
             return
-        add_round_rows(out["rounds"], packet, seen, keep)
-        if seen is not None:
-            add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, self._tokens, self._key is not None)
-        add_hidden_rows(out["hidden"], packet, keep)
-        self._spans.launch(packet)
+        try:
+            self._add_launches(out, part, trees)
+        except Exception as error:  # noqa: BLE001 - the others may be turned into rows
+            self._failed(error, "launch", len(part))
+
+    def _add_launches(self, out: Mapping[str, Columns], packets: list[RoundPacket], trees: Trees | None) -> None:
+        """Rows of launches that were read together."""
+        if trees is not None:
+            self._totals.add(packets, trees)
+        keep = np.array([r.sampled for p in packets for r in p.requests], dtype=np.bool_)
+        if self.settings.level == "contract" or not keep.any():
+            return
+        add_round_rows(out["rounds"], packets, trees, keep)
+        if trees is not None:
+            add_node_rows(
+                out["drafts"], out["verifies"], packets, trees, keep, self._tokens, self.draft_id_of,
+                self._key is not None,
+            )  # fmt: skip
+        bs = len(packets[0].requests)
+        for number, packet in enumerate(packets):
+            if packet.hidden:
+                add_hidden_rows(out["hidden"], packet, keep[number * bs : (number + 1) * bs])
+            self._spans.launch(packet)
 
     def _tokens(self, ids: Ints) -> Ints:
         """Token ids, or their keyed 64-bit hashes in a redacted trace."""
@@ -297,23 +409,21 @@ class Recorder:
         return value
 
 
-def size(packet: RoundPacket) -> int:
-    """Nodes of a launch."""
-    return len(packet.requests) * packet.nodes
+def _forget_in_children(recorder: Recorder) -> None:
+    here = weakref.ref(recorder)
+
+    def forget() -> None:
+        if (alive := here()) is not None:
+            alive.forget()
+
+    os.register_at_fork(after_in_child=forget)
 
 
 def slices(launches: list[RoundPacket]) -> Iterator[list[RoundPacket]]:
-    """Runs of at most `SLICE` launches and, unless one alone has more, `SLICE_NODES` nodes."""
-    part: list[RoundPacket] = []
-    nodes = 0
-    for packet in launches:
-        if part and (len(part) >= SLICE or nodes + size(packet) > SLICE_NODES):
-            yield part
-            part, nodes = [], 0
-        part.append(packet)
-        nodes += size(packet)
-    if part:
-        yield part
+    """Runs of launches of one shape, of at most `SLICE_NODES` nodes unless one alone has more."""
+    step = max(1, SLICE_NODES // max(1, len(launches[0].requests) * launches[0].nodes))
+    for start in range(0, len(launches), step):
+        yield launches[start : start + step]
 
 
 def _redaction_key(settings: Settings) -> bytes | None:

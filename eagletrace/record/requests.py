@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestState:
     """One request as seen by one scheduler process. `prompt_ids` is kept only until its row is written."""
 
@@ -34,6 +34,7 @@ class RequestState:
     engine_accepted: int | None = None
     trace_id: int = 0
     span_id: int = 0
+    interrupted: bool = False  # recording paused while it ran: its rounds must be counted anew
     prefilled_outputs: int = 0  # output tokens that the last prefill began with
 
     def row(self, now_ns: int, key: bytes | None) -> dict[str, Any]:

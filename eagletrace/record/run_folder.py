@@ -15,7 +15,8 @@ from typing import Any
 
 import eagletrace
 from eagletrace.format import SCHEMA_VERSION
-from eagletrace.record.writer import safe_host
+from eagletrace.record.files import FOLDER_MODE, private_folder, remove, safe_host, write_private
+from eagletrace.record.liveness import hold
 from eagletrace.settings import Settings
 
 
@@ -37,10 +38,14 @@ def _parent_id() -> str:
 def create(settings: Settings, facts: Mapping[str, Any], process: Mapping[str, Any]) -> Path:
     """Create or join the run's folder; `facts` (engine, versions, server arguments) go into run.json.
 
-    Raises OSError where the folder cannot be written.
+    Only its owner may enter it, whatever the umask. The process's own file stays locked for as long as the process
+    lives: that tells others whether it does. Raises OSError where the folder cannot be written.
     """
     folder = settings.dir / run_id(settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(FOLDER_MODE)  # an older release made it as the umask said
     run = {
         "schema_version": SCHEMA_VERSION,
         "run_id": folder.name,
@@ -51,19 +56,42 @@ def create(settings: Settings, facts: Mapping[str, Any], process: Mapping[str, A
         "settings": settings.public(),
         **facts,
     }
-    _write_once(folder / "run.json", run)
-    name = f"process-{safe_host(str(process['host']))}-{process['pid']}.json"
-    _write_once(folder / name, {**process, "start_time_unix_nano": time.time_ns(), "executable": sys.executable})
+    own = f"process-{safe_host(str(process['host']))}-{process['pid']}.json"
+    facts_of_process = {
+        **process, "start_time_unix_nano": time.time_ns(), "executable": sys.executable, "lock": "flock",
+    }  # fmt: skip
+    _written[folder] = {"run.json": run, own: facts_of_process}
+    _write_files(folder)
     return folder
+
+
+_written: dict[Path, dict[str, Mapping[str, Any]]] = {}  # what `create` wrote, for `restore`
+
+
+def restore(folder: Path) -> bool:
+    """Create a run's folder again after somebody deleted it; False if this process never created it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
+    if folder not in _written:
+        return False
+    _write_files(folder)
+    return True
+
+
+def _write_files(folder: Path) -> None:
+    for name, value in _written[folder].items():
+        _write_once(folder / name, value)
+        if name != "run.json":
+            hold(folder / name)
 
 
 def _write_once(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON so that a reader sees all of it or nothing, and an existing file stays (exclusive create)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, default=str) + "\n")
+    write_private(temporary, (json.dumps(value, indent=2, default=str) + "\n").encode())
     try:
         os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        temporary.unlink()
+        remove(temporary)

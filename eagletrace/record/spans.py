@@ -2,11 +2,13 @@
 
 One trace per request; the spans of a batch phase form a trace of their own, linked to the requests' spans.
 Attribute names are those of `ATTRIBUTES`; resource names follow the OpenTelemetry conventions.
+The spans of launches, thousands a second, are written as columns at once; all others pass through the exporter.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 import eagletrace
+from eagletrace.format.schema import SPANS
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
@@ -38,6 +41,7 @@ ATTRIBUTES: dict[str, str] = {
     "gen_ai.request.id": "the engine's request id",
 }
 SCOPE = InstrumentationScope("eagletrace", eagletrace.__version__)
+_JSON: dict[Any, str] = {None: "null", True: "true", False: "false"}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
@@ -48,14 +52,21 @@ class SpanBuilder:
     def __init__(self, resource: Mapping[str, Any]) -> None:
         self.resource = Resource(dict(resource))
         self._random = random.Random()
-        self._rows: list[dict[str, Any]] = []
-        self._exporter = ParquetSpanExporter(self._rows.extend)
+        self._resource_json = json.dumps(dict(self.resource.attributes), default=str)
+        self._links: dict[tuple[int, ...], str] = {}
+        self._columns: dict[str, list[Any]] = {c.name: [] for c in SPANS.columns}
+        self._exporter = ParquetSpanExporter(self._add_rows)
 
-    def take(self) -> list[dict[str, Any]]:
-        """Rows since the last call."""
-        rows = list(self._rows)
-        self._rows.clear()
-        return rows
+    def _add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for row in rows:
+            for name, values in self._columns.items():
+                values.append(row[name])
+
+    def take(self) -> tuple[dict[str, list[Any]], int]:
+        """Columns of the `spans` table since the last call, and their length."""
+        columns, self._columns = self._columns, {name: [] for name in self._columns}
+        self._links.clear()
+        return columns, len(columns["name"])
 
     def _context(self, trace_id: int = 0, span_id: int = 0) -> SpanContext:
         return SpanContext(
@@ -66,9 +77,14 @@ class SpanBuilder:
         )
 
     def _request_context(self, state: RequestState) -> SpanContext:
-        context = self._context(state.trace_id, state.span_id)
-        state.trace_id, state.span_id = context.trace_id, context.span_id
-        return context
+        """The context of a request's span: the same for all its links."""
+        self._identify(state)
+        return self._context(state.trace_id, state.span_id)
+
+    def _identify(self, state: RequestState) -> None:
+        if not state.trace_id:
+            state.trace_id = self._random.getrandbits(128) or 1
+            state.span_id = self._random.getrandbits(64) or 1
 
     def _emit(
         self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Any], context: SpanContext,
@@ -96,18 +112,48 @@ class SpanBuilder:
 
     def launch(self, packet: RoundPacket) -> None:
         """The spans of one verify launch: `eagle.launch` and its phases."""
-        if not packet.phases:
+        phases = packet.phases
+        if not phases:
             return
-        links = [Link(self._request_context(r)) for r in packet.requests if r.sampled]
-        attributes = {
-            "eagle.round": packet.round, "eagle.batch_size": len(packet.requests), "eagle.draft_nodes": packet.nodes,
-            "eagle.target_hidden_width": packet.target_hidden_width, "eagle.graph": packet.graph,
+        n = len(phases) + 1
+        ids = os.urandom(16 + 8 * n).hex()
+        trace, whole, width = ids[:32], ids[32:48], packet.target_hidden_width
+        attributes = (
+            f'{{"eagle.round": {packet.round}, "eagle.batch_size": {len(packet.requests)}, '
+            f'"eagle.draft_nodes": {packet.nodes}, '
+            f'"eagle.target_hidden_width": {"null" if width is None else width}, '
+            f'"eagle.graph": {_JSON[packet.graph]}}}'
+        )
+        end = max(stop for _, _, stop in phases)
+        self._extend(n, {
+            "trace_id": [trace] * n,
+            "span_id": [ids[32 + 16 * i : 48 + 16 * i] for i in range(n)],
+            "parent_span_id": [None, *[whole] * len(phases)],
+            "name": ["eagle.launch", *(f"eagle.{name}" for name, _, _ in phases)],
+            "start_time_unix_nano": [packet.start_ns, *(start for _, start, _ in phases)],
+            "duration_time_unix_nano": [end - packet.start_ns, *(stop - start for _, start, stop in phases)],
+            "attributes": [attributes, *["{}"] * len(phases)],
+            "links": [self._links_of(packet.requests), *["[]"] * len(phases)],
+        })  # fmt: skip
+
+    def _extend(self, n: int, columns: Mapping[str, Sequence[Any]]) -> None:
+        constant = {
+            "kind": "INTERNAL", "status_code": "UNSET", "status_message": None, "scope_name": SCOPE.name,
+            "resource_attributes": self._resource_json,
         }  # fmt: skip
-        whole = self._context()
-        end = max(end for _, _, end in packet.phases)
-        self._emit("eagle.launch", packet.start_ns, end, attributes, whole, links=links)
-        for name, start, stop in packet.phases:
-            self._emit(f"eagle.{name}", start, stop, {}, self._context(whole.trace_id), parent=whole)
+        for name, values in self._columns.items():
+            values.extend(columns[name] if name in columns else [constant[name]] * n)
+
+    def _links_of(self, requests: Sequence[RequestState]) -> str:
+        """Links to the requests of a batch, as JSON; the same batch comes again and again."""
+        key = tuple(r.seq for r in requests)
+        found = self._links.get(key)
+        if found is None:
+            sampled = [r for r in requests if r.sampled]
+            for state in sampled:
+                self._identify(state)
+            found = self._links[key] = _json_links([(r.trace_id, r.span_id) for r in sampled])
+        return found
 
     def phase(
         self, name: str, start_ns: int, end_ns: int, requests: Sequence[RequestState], attributes: Mapping[str, Any]
@@ -159,7 +205,9 @@ def span_row(span: ReadableSpan) -> dict[str, Any]:
         "attributes": json.dumps(dict(span.attributes or {}), default=str),
         "resource_attributes": json.dumps(dict(span.resource.attributes), default=str),
         "scope_name": span.instrumentation_scope.name if span.instrumentation_scope else None,
-        "links": json.dumps(
-            [{"trace_id": f"{k.context.trace_id:032x}", "span_id": f"{k.context.span_id:016x}"} for k in span.links]
-        ),
+        "links": _json_links([(link.context.trace_id, link.context.span_id) for link in span.links]),
     }
+
+
+def _json_links(ids: Sequence[tuple[int, int]]) -> str:
+    return "[" + ", ".join(f'{{"trace_id": "{t:032x}", "span_id": "{s:016x}"}}' for t, s in ids) + "]"

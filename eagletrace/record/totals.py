@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from eagletrace.record.rounds import RoundPacket, Verdicts
+from eagletrace.record.rounds import RoundPacket
+from eagletrace.record.trees import Trees
 
 
 class Totals:
@@ -24,26 +27,63 @@ class Totals:
         self.accepted_by_depth: list[int] = []
         self.histogram: list[int] = []
 
-    def add(self, packet: RoundPacket, seen: Verdicts) -> None:
-        """Add a launch's counted rounds of user requests."""
-        counted = packet.counted or [True] * len(packet.requests)
-        keep = np.array([c and r.kind == "user" for c, r in zip(counted, packet.requests, strict=True)], dtype=np.bool_)
-        if not keep.any():
+    def add(self, packets: Sequence[RoundPacket], trees: Trees) -> None:
+        """Add the counted rounds of user requests of launches that were read together."""
+        keep = np.array(
+            [
+                counted and request.kind == "user"
+                for packet in packets
+                for request, counted in zip(packet.requests, packet.counted or repeat(True), strict=False)
+            ],
+            dtype=np.bool_,
+        )
+        rounds = int(keep.sum())
+        if not rounds:
             return
-        accepted = seen.accepted[keep]
-        self.rounds += int(keep.sum())
-        self.drafted += int(keep.sum()) * (packet.nodes - 1)
+        accepted, depths = trees.accepted[keep], trees.depths[keep]
+        self.rounds += rounds
+        self.drafted += rounds * (packets[0].nodes - 1)
         self.accepted += int(accepted.sum())
-        depths, parents, path = seen.depths[keep], np.maximum(seen.parents[keep], 0), seen.on_path[keep]
-        reached = np.take_along_axis(path, parents, axis=1)
+        path, reached = trees.on_path[keep], trees.reached[keep]
         deepest = int(depths.max()) if depths.size else 0
         self._grow(deepest)
         for depth in range(1, deepest + 1):
             at = depths == depth
             self.reached_by_depth[depth - 1] += int((at & reached).any(axis=1).sum())
             self.accepted_by_depth[depth - 1] += int((at & path).any(axis=1).sum())
-        for correct, count in zip(*np.unique(accepted, return_counts=True), strict=True):
-            self.histogram[int(correct)] += int(count)
+        for correct, count in enumerate(np.bincount(accepted)):
+            self.histogram[correct] += int(count)
+
+    def add_chains(self, correct: Sequence[int], steps: int) -> None:
+        """Add rounds of chains of `steps` drafts, of which only the number of correct drafts is known.
+
+        In a chain depth k is reached where k - 1 drafts were correct.
+        """
+        self._grow(steps)
+        for count in correct:
+            self.rounds += 1
+            self.drafted += steps
+            self.accepted += count
+            self.histogram[count] += 1
+            for depth in range(min(count + 1, steps)):
+                self.reached_by_depth[depth] += 1
+            for depth in range(count):
+                self.accepted_by_depth[depth] += 1
+
+    def merge(self, other: Totals) -> None:
+        """Add another's counts."""
+        self.dropped.update(other.dropped)
+        self.rounds += other.rounds
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self._grow(len(other.reached_by_depth))
+        for mine, theirs in (
+            (self.reached_by_depth, other.reached_by_depth),
+            (self.accepted_by_depth, other.accepted_by_depth),
+            (self.histogram, other.histogram),
+        ):
+            for index, count in enumerate(theirs):
+                mine[index] += count
 
     def _grow(self, depth: int) -> None:
         for values, size in (

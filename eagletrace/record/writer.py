@@ -1,16 +1,15 @@
-"""Writes rows as closed Parquet files: under a temporary name, closed, then renamed.
+"""Writes rows as closed Parquet files: under a temporary name, closed, then renamed. `files.py` has the names.
 
-File names are `<host>-<pid>-<first>-<last>.parquet`, where first and last are sequence numbers of one writer's
-flushes of one table. A merged file covers the range of its sources, so a reader that sees both leaves the
-contained ones out.
+Upkeep (taking over what dead processes left, merging, the disk bound) is done in short steps between two flushes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +18,59 @@ import pyarrow.parquet as pq
 
 from eagletrace.format import TABLES, arrow_schema
 from eagletrace.format.schema import PROCESS_COLUMNS
+from eagletrace.record import adopt, bound
+from eagletrace.record.columns import from_any
+from eagletrace.record.encoding import constant, shortened, write_options
+from eagletrace.record.files import (
+    NAME,
+    TraceFile,
+    file_at,
+    names_by_writer,
+    private_folder,
+    remove,
+    safe_host,
+    write_private,
+)
+from eagletrace.record.liveness import hold, process_file
+from eagletrace.record.merge import Policy, SourceError, merge_into
+from eagletrace.record.run_folder import restore
 
-MERGE_AFTER_S = 60.0
-MERGE_MIN_FILES = 8
-MERGE_MAX_BYTES = 64 << 20  # a file this large is not merged again
+UPKEEP_S = 60.0  # how often what other processes left is looked at
+UNBOUNDED = 1 << 62
+ENFORCE_S = 20.0  # and how often the size of the run, unless much was written
+SLACK = 16  # a run may grow by a sixteenth of its bound between two looks
 Columns = Mapping[str, Any]
-_File = tuple[int, int, Path, float, int]  # first, last, path, when its last rows were written, bytes
-
-
-def safe_host(host: str) -> str:
-    """Host name as it may stand in a file name."""
-    return re.sub(r"[^A-Za-z0-9.]", "_", host) or "host"
 
 
 class TraceWriter:
     """The only writer of one process. Not thread-safe: used by the recorder's background thread alone.
 
-    `process` gives host, pid, tp_rank, dp_rank and pp_rank; ranks may be set later.
+    `process` gives host, pid, tp_rank, dp_rank and pp_rank; ranks may be set later. `max_bytes` is what all
+    processes of the run together may keep.
     """
 
-    def __init__(self, run_dir: Path, process: Mapping[str, Any]) -> None:
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, process: Mapping[str, Any], max_bytes: int = UNBOUNDED) -> None:
+        self.run_dir, self.max_bytes = run_dir, max_bytes
         self.process: dict[str, Any] = {c.name: process.get(c.name) for c in PROCESS_COLUMNS}
-        self.bytes_written = 0
-        self._stem = f"{safe_host(str(self.process['host']))}-{self.process['pid']}"
+        self.stem = f"{safe_host(str(self.process['host']))}-{self.process['pid']}"
         self._next: dict[str, int] = {}
-        self._files: dict[str, list[_File]] = {}
-        self._schemas = {name: arrow_schema(table) for name, table in TABLES.items()}
+        self._files: dict[str, list[TraceFile]] = {}
+        self._fixed: set[Path] = set()  # files that cannot be merged
+        self._waiting: dict[str, list[pa.Table]] = {}
+        self._processes = 1
+        self.lost: Counter[str] = Counter()  # rows given up for space, by table, until somebody takes them
+        self.folder_was_deleted = False
+        self._schemas = {name: arrow_schema(table).remove_metadata() for name, table in TABLES.items()}
+        self._options = {name: write_options(name) for name in TABLES}
+        self._adopted = self._looked = float("-inf")
+        self._since_look = 0
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of this writer's closed files, as far as it knows."""
+        return sum(file.bytes for files in self._files.values() for file in files)
+
+    # -- writing ----------------------------------------------------------------------------------
 
     def write(self, table: str, rows: Sequence[Mapping[str, Any]]) -> Path | None:
         """Write rows (dicts; missing columns are NULL) as one file; returns its path, None for no rows."""
@@ -55,102 +80,176 @@ class TraceWriter:
         return self.write_columns(table, {n: [row.get(n) for row in rows] for n in names}, len(rows))
 
     def write_columns(self, table: str, columns: Columns, rows: int) -> Path | None:
-        """Write columns (lists or NumPy arrays of equal length, `rows` long) as one closed file."""
-        if not rows:
-            return None
-        schema = self._schemas[table]
-        arrays: list[Any] = []
-        for field in schema:
+        """Write columns (lists or arrays of equal length, `rows` long) as one closed file."""
+        return self._publish(table, self._arrow(table, columns, rows)) if rows else None
+
+    def add_columns(self, table: str, columns: Columns, rows: int) -> None:
+        """Keep columns until `publish`, which writes all that were added to a table as one file."""
+        if rows:
+            self._waiting.setdefault(table, []).append(self._arrow(table, columns, rows))
+
+    def publish(self, write: Callable[[], bool] = lambda: True) -> Iterator[tuple[str, int, Exception | None]]:
+        """Write what was added, or let go of it where `write` says no: (table, rows, why they were not written)."""
+        waiting, self._waiting = self._waiting, {}
+        for table, parts in waiting.items():
+            error: Exception | None = None
+            try:
+                if write():
+                    self._publish(table, pa.concat_tables(parts, promote_options="permissive"))
+            except Exception as caught:  # noqa: BLE001 - the caller says so; the other tables may still be written
+                error = caught
+            yield table, sum(part.num_rows for part in parts), error
+
+    def _arrow(self, table: str, columns: Columns, rows: int) -> pa.Table:
+        arrays: dict[str, Any] = {}
+        for field in self._schemas[table]:
             if field.name in columns:
-                arrays.append(_array(columns[field.name], field.type))
+                arrays[field.name] = shortened(field.name, from_any(columns[field.name], field.type))
             else:
-                arrays.append(pa.repeat(pa.scalar(self.process.get(field.name), field.type), rows))
-        return self._write_table(table, pa.Table.from_arrays(arrays, schema=schema))
+                arrays[field.name] = constant(self.process.get(field.name), field.type, rows)
+        return pa.table(arrays)
 
-    def _write_table(self, table: str, data: pa.Table) -> Path:
-        number = self._next.setdefault(table, self._first_free(table))
-        self._next[table] = number + 1
-        return self._publish(table, data, number, number)
-
-    def _first_free(self, table: str) -> int:
-        """The first number that no file of an earlier process of the same host and pid has (containers restart)."""
-        names = (path.stem for path in (self.run_dir / table).glob(f"{self._stem}-*.parquet"))
-        return max((int(name.rpartition("-")[2]) + 1 for name in names), default=0)
-
-    def _publish(self, table: str, data: pa.Table, first: int, last: int) -> Path:
-        folder = self.run_dir / table
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self._stem}-{first:08d}-{last:08d}.parquet"
+    def _publish(self, table: str, data: pa.Table) -> Path:
+        self.claim(table)
+        number = self._next[table]
+        self._next[table] = number + 1  # never given out again, whatever becomes of this file
+        sink = pa.BufferOutputStream()
+        pq.write_table(data, sink, row_group_size=max(data.num_rows, 1), **self._options[table])
+        path = self._path(table, number, number)
         temporary = path.with_suffix(".tmp")
+        content = sink.getvalue()
+        self._make_room(content.size)
         try:
-            pq.write_table(data, temporary, compression="zstd", row_group_size=1 << 20)
-            temporary.rename(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        size = path.stat().st_size
-        self.bytes_written += size
-        self._files.setdefault(table, []).append((first, last, path, time.monotonic(), size))
+            write_private(temporary, content)
+        except FileNotFoundError:  # the table's first file, or somebody deleted the folder
+            self._create_folders(path.parent)
+            write_private(temporary, content)
+        self._rename(temporary, path)
+        self._since_look += content.size
+        self._files[table].append(TraceFile(number, number, path, time.time(), content.size))
         return path
 
-    def enforce(self, max_bytes: int) -> dict[str, int]:
-        """Delete the oldest detail files until the writer's bytes fit `max_bytes`; returns rows lost by table."""
-        lost: dict[str, int] = {}
-        while self.bytes_written > max_bytes:
-            oldest = min(
-                ((entries[0], name) for name, entries in self._files.items() if entries and TABLES[name].detail),
-                key=lambda pair: pair[0][3],
-                default=None,
-            )
-            if oldest is None:
-                break
-            (_, _, path, _, size), name = oldest
-            self._files[name].remove(oldest[0])
-            self.bytes_written -= size
-            with contextlib.suppress(OSError):
-                lost[name] = lost.get(name, 0) + pq.read_metadata(path).num_rows
-                path.unlink()
-        return lost
+    def _create_folders(self, folder: Path) -> None:
+        if not self.run_dir.exists():
+            self.folder_was_deleted = restore(self.run_dir)
+            self._forget_vanished()
+        private_folder(folder)
 
-    def merge(self, older_than_s: float = MERGE_AFTER_S) -> int:
-        """Merge this writer's files older than `older_than_s` into larger ones; returns how many went away."""
-        return sum(self._merge_table(table, older_than_s) for table in list(self._files))
-
-    def _merge_table(self, table: str, older_than_s: float) -> int:
-        run = self._mergeable(sorted(self._files[table]), time.monotonic() - older_than_s)
-        if not run:
-            return 0
-        data = pa.concat_tables([pq.read_table(e[2], schema=self._schemas[table]) for e in run])
-        path = self._publish(table, data, run[0][0], run[-1][1])
-        *others, (first, last, _, _, size) = self._files[table]
-        # In the order of their ages, which `enforce` goes by.
-        self._files[table] = sorted([*(e for e in others if e not in run), (first, last, path, run[-1][3], size)])
-        for entry in run:
-            with contextlib.suppress(OSError):
-                entry[2].unlink()
-        self.bytes_written -= sum(e[4] for e in run)
-        return len(run) - 1
+    def _path(self, table: str, first: int, last: int) -> Path:
+        return self.run_dir / table / f"{self.stem}-{first:08d}-{last:08d}.parquet"
 
     @staticmethod
-    def _mergeable(files: Sequence[_File], written_before: float) -> list[_File]:
-        """The first files that follow each other without a gap, are small and old, and are many enough."""
-        run: list[_File] = []
-        for entry in files:
-            small = entry[4] < MERGE_MAX_BYTES
-            if entry[3] > written_before:
-                break
-            if run and (not small or entry[0] != run[-1][1] + 1):
-                if len(run) >= MERGE_MIN_FILES:
-                    break
-                run = []
-            if small:
-                run.append(entry)
-        return run if len(run) >= MERGE_MIN_FILES else []
+    def _rename(temporary: Path, path: Path) -> None:
+        try:
+            temporary.rename(path)
+        except BaseException:
+            remove(temporary)
+            raise
 
+    def claim(self, table: str) -> None:
+        """Begin after the files of an earlier process of the same host and pid (containers restart), and keep them."""
+        if table in self._next:
+            return
+        folder = self.run_dir / table
+        kept: list[TraceFile] = []
+        if self.holds_files():
+            kept = adopt.clean(folder, names_by_writer(folder).get(self.stem, []))[0]
+        matches = [NAME.fullmatch(name) for name in names_by_writer(folder).get(self.stem, [])]
+        self._next[table] = max((int(match["last"]) for match in matches if match), default=-1) + 1
+        self._files[table] = kept
 
-def _array(values: Any, type_: pa.DataType) -> Any:
-    if isinstance(values, pa.Array):
-        return values
-    array: Any = pa.array(values, from_pandas=False)
-    return array if array.type == type_ else pa.array(values, type=type_, from_pandas=False)
+    def holds_files(self) -> bool:
+        """Whether this process may rename and unlink its files; not while another one takes it for dead."""
+        return hold(process_file(self.run_dir, self.stem))
+
+    # -- upkeep -----------------------------------------------------------------------------------
+
+    def upkeep(self) -> Iterator[None]:
+        """Whatever is due, in steps of a few ten milliseconds at most; may be left after any of them."""
+        if time.monotonic() - self._adopted > UPKEEP_S:
+            self._adopted = time.monotonic()
+            yield from self.adopt()
+        yield from self.merge_steps()
+
+    def adopt(self) -> Iterator[None]:
+        """Take over what dead processes left."""
+        if not self.run_dir.is_dir():
+            return
+        with bound.alone(self.run_dir) as mine:
+            if mine:
+                self._processes = yield from adopt.adopt(self.run_dir, self.stem, self._take_in)
+
+    def _take_in(self, table: str, file: TraceFile) -> None:
+        self.claim(table)
+        first = self._next[table]
+        last = first + file.last - file.first
+        path = self._path(table, first, last)
+        self._next[table] = last + 1
+        file.path.rename(path)
+        self._files[table].append(TraceFile(first, last, path, file.written, file.bytes))
+
+    def merge(self, policy: Policy | None = None) -> int:
+        """Merge all that the policy says; returns by how many files the run became smaller."""
+        before = sum(map(len, self._files.values()))
+        for _ in self.merge_steps(policy):
+            pass
+        return before - sum(map(len, self._files.values()))
+
+    def merge_steps(self, policy: Policy | None = None) -> Generator[None]:
+        """Merge what the policy says (that of a live writer, if none is given), in steps."""
+        if not self.holds_files():
+            return
+        for table in list(self._files):
+            while group := (policy or Policy.of(self.max_bytes, self._processes)).choose(self._mergeable(table)):
+                yield from self._merge(table, group)
+
+    def _mergeable(self, table: str) -> list[TraceFile]:
+        """Files by number; one that cannot be merged keeps its place as if it were a large one."""
+        files = [replace(f, bytes=UNBOUNDED) if f.path in self._fixed else f for f in self._files[table]]
+        return sorted(files, key=lambda f: f.first)
+
+    def _merge(self, table: str, group: list[TraceFile]) -> Iterator[None]:
+        path = self._path(table, group[0].first, group[-1].last)
+        temporary = path.with_suffix(".tmp")
+        try:
+            yield from merge_into(temporary, table, self._schemas[table], group)
+        except FileNotFoundError:
+            self._forget_vanished()
+            return
+        except SourceError as error:
+            self._fixed.add(error.source.path)
+            return
+        present = set(self._files[table])
+        if not present.issuperset(group):  # one was given up for space meanwhile
+            remove(temporary)
+            return
+        self._rename(temporary, path)
+        merged = file_at(path)
+        if merged is None:  # deleted at once, by hand
+            return
+        self._since_look += merged.bytes
+        self._files[table] = sorted([*(present - set(group)), merged], key=lambda f: f.first)
+        for source in group:
+            remove(source.path)
+
+    def _forget_vanished(self) -> None:
+        for table, files in self._files.items():
+            self._files[table] = [file for file in files if file_at(file.path) is not None]
+
+    def enforce(self, max_bytes: int) -> dict[str, int]:
+        """Delete the run's oldest detail until all of it fits `max_bytes`; returns rows lost by table."""
+        self._looked, self._since_look = time.monotonic(), 0
+        lost, gone = bound.enforce(self.run_dir, max_bytes)
+        if gone:
+            for table, files in self._files.items():
+                self._files[table] = [file for file in files if file.path not in gone]
+        return lost
+
+    def _make_room(self, size: int) -> None:
+        """Look at the size of the run when much was written since, or some time has passed."""
+        slack = self.max_bytes // SLACK
+        much = self._since_look + size > slack // (2 * self._processes)
+        if self.max_bytes < UNBOUNDED and (much or time.monotonic() - self._looked > ENFORCE_S):
+            with contextlib.suppress(OSError):  # what is to be written now will tell
+                self.lost.update(self.enforce(self.max_bytes - slack - size))
+

@@ -10,8 +10,10 @@ from typing import Any, cast
 
 from eagletrace.errors import NewerSchemaError, NotARunError
 from eagletrace.format import SCHEMA_VERSION
+from eagletrace.store.places import read_text
 
 PATH_SHOWN = 300  # characters of a path in a message
+MAX_RUN_JSON_BYTES = 16 << 20  # a server writes a few kilobytes
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class RunInfo:
 def read_info(path: Path) -> RunInfo:
     """Read a run folder's `run.json`; NotARunError or NewerSchemaError where that cannot be done."""
     try:
-        raw: Any = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        raw: Any = json.loads(read_text(path, "run.json", MAX_RUN_JSON_BYTES))
     except OSError as error:
         raise NotARunError(f"cannot read {path / 'run.json'}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -78,6 +80,11 @@ def _may_be_run(path: Path) -> bool:
         return False
 
 
+def _leads_out(path: Path) -> bool:
+    """Whether a run of a trace folder is a link to somewhere else."""
+    return path.is_symlink() and path.resolve().parent != path.parent.resolve()
+
+
 def user_path(path: str | os.PathLike[str]) -> Path:
     """A path that a user gave, with `~` expanded; NotARunError where the user of `~user` does not exist."""
     if not os.fspath(path):
@@ -101,11 +108,13 @@ def list_runs(folder: Path) -> tuple[list[RunInfo], list[str]]:
     except OSError as error:
         raise NotARunError(f"cannot read {str(folder)[:PATH_SHOWN]}: {error.strerror or error}") from None
     runs: list[RunInfo] = []
-    warnings: list[str] = []
+    warnings = [f"skipped {path}: is a symbolic link out of the folder" for path in candidates if _leads_out(path)]
     for path in candidates:
+        if path.is_symlink():  # one that stays inside, such as `latest`, names a run that is listed anyway
+            continue
         try:
             runs.append(read_info(path))
-        except (NotARunError, NewerSchemaError) as error:  # noqa: PERF203 -- one bad run does not hide the others
+        except (NotARunError, NewerSchemaError) as error:
             warnings.append(f"skipped {path}: {error}")
     return sorted(runs, key=lambda r: (r.start_time_unix_nano, r.id)), warnings
 

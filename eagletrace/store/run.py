@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from eagletrace.errors import EagletraceError
 from eagletrace.format import TABLES
-from eagletrace.store.files import TableFiles, read_table
+from eagletrace.store.files import TableFiles, large_files, read_table
 from eagletrace.store.folder import RunInfo, find_run, user_path
-from eagletrace.store.views import create_tables, create_views
+from eagletrace.store.slots import Slots
+from eagletrace.store.views import create_table, create_view, names_in, needed, view_files
+
+MEMORY = "1GB"  # what DuckDB may use; larger sorts and joins spill
+SPILL = "32GB"
+MAX_RESULT_BYTES = 1 << 30  # rows of a query's result, in Arrow's format
+BATCH_ROWS = 1 << 16
 
 Params = Mapping[str, Any] | Sequence[Any] | None
+T = TypeVar("T")
+_USER_ERRORS = (
+    duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException, duckdb.SyntaxException,
+    duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InterruptException, duckdb.PermissionException,
+    duckdb.OutOfMemoryException,
+)  # fmt: skip
+"""Errors that no damaged file causes."""
 
 
 class QueryError(EagletraceError):
@@ -37,6 +50,11 @@ class QueryResult:
         """Names of the columns, in order."""
         return self.table.column_names
 
+    def parts(self) -> Iterator[QueryResult]:
+        """The rows in parts of at most `BATCH_ROWS`."""
+        for start in range(0, self.table.num_rows, BATCH_ROWS):
+            yield QueryResult(self.table.slice(start, BATCH_ROWS))
+
     def rows(self) -> list[dict[str, Any]]:
         """Rows as dicts; times to the microsecond (Python has no finer ones)."""
         table = self.table
@@ -51,44 +69,145 @@ class QueryResult:
 
 
 class Run:
-    """One recorded run. `connection` is a DuckDB connection with the views of `queries/views`.
+    """One recorded run. Tables are opened when a query first names them.
 
-    `warnings` names the files that were skipped. Use as a context manager, or `close()` it.
+    Use as a context manager, or `close()` it.
     """
 
-    def __init__(self, info: RunInfo, tables: Mapping[str, TableFiles], warnings: Sequence[str]) -> None:
+    def __init__(self, info: RunInfo, warnings: Sequence[str], memory: str = MEMORY) -> None:
         self.info = info
         self.path = info.path
-        self.warnings = [*warnings, *(w for t in tables.values() for w in t.warnings)]
-        self._tables = tables
-        self.connection = duckdb.connect(config={"python_enable_replacements": False})
-        create_tables(self.connection, tables)
-        create_views(self.connection)
-        _lock(self.connection)
+        self._warnings = list(warnings)
+        self._tables: dict[str, TableFiles] = {}
+        self._views: set[str] = set()
+        self._checked: set[int] = set()
+        self._slots = Slots(large_files(info.path))
+        # Readable by nobody else: large sorts spill token ids.
+        self._spill = tempfile.TemporaryDirectory(prefix="eagletrace-", ignore_cleanup_errors=True)
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "python_enable_replacements": False, "memory_limit": memory, "max_temp_directory_size": SPILL,
+            "temp_directory": self._spill.name,
+        }  # fmt: skip
+        self._connection = duckdb.connect(config=config)
+        _lock(self._connection, self._slots)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Files of the run that were skipped; opens all tables for it."""
+        self.open(TABLES)
+        return self.warnings_so_far
+
+    @property
+    def warnings_so_far(self) -> list[str]:
+        """Files that were skipped in the tables opened until now."""
+        return [*self._warnings, *(w for table in self._tables.values() for w in table.warnings)]
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The DuckDB connection, with all tables and the views of `queries/views`."""
+        self.open([*TABLES, *view_files()])
+        return self._connection
+
+    def open(self, names: Iterable[str]) -> None:
+        """Open tables and views by name, with what they need; what is open stays as it is."""
+        tables, views = needed(names)
+        new = [name for name in tables if name not in self._tables]
+        for name in new:
+            self._tables[name] = read_table(self.path, name, self._slots)
+            create_table(self._connection, self._tables[name])
+        for name in views:
+            if name not in self._views:
+                create_view(self._connection, name)
+                self._views.add(name)
+
+    def execute(self, sql: str, params: Params = None) -> list[tuple[Any, ...]]:
+        """Run SQL of eagletrace itself; rows as tuples."""
+        return self._retried(sql, lambda: self._connection.execute(sql, params).fetchall())
 
     def rows(self, sql: str, params: Params = None) -> list[dict[str, Any]]:
         """Run SQL of eagletrace itself; rows as dicts."""
-        result = self.connection.execute(sql, params)
-        names = [d[0] for d in result.description or []]
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
-    def query(self, sql: str, params: Params = None) -> QueryResult:
-        """Run one SELECT that a user gave; QueryError if it fails, or is anything but one SELECT."""
+        def read() -> list[dict[str, Any]]:
+            result = self._connection.execute(sql, params)
+            names = [d[0] for d in result.description or []]
+            return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+        return self._retried(sql, read)
+
+    def query(
+        self, sql: str, params: Params = None, *, timeout_s: float | None = None, max_bytes: int = MAX_RESULT_BYTES
+    ) -> QueryResult:
+        """Run one SELECT that a user gave; QueryError if it fails, or is anything but one SELECT.
+
+        It is stopped after `timeout_s`, and when its result outgrows `max_bytes`.
+        """
         _check_select(sql)
-        self.connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            table = self.connection.sql(sql, params=params).to_arrow_table()
+            return self._retried(sql, lambda: self._select(sql, params, timeout_s, max_bytes))
+        except duckdb.InterruptException:
+            limit = f" after {timeout_s:g} s" if timeout_s is not None else ""
+            raise QueryError(f"the query was stopped{limit}: ask for less, or give it more time") from None
+        except duckdb.OutOfMemoryException as error:
+            what = str(error).splitlines()[0]
+            raise QueryError(f"the query needs more memory than it may use ({what})") from None
+        except (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise QueryError(f"the query failed: {error or type(error).__name__}") from None
+
+    def _select(self, sql: str, params: Params, timeout_s: float | None, max_bytes: int) -> QueryResult:
+        alarm = threading.Timer(timeout_s, self._connection.interrupt) if timeout_s is not None else None
+        self._connection.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            if alarm is not None:
+                alarm.daemon = True
+                alarm.start()
+            with self._connection.sql(sql, params=params).to_arrow_reader(BATCH_ROWS) as reader:
+                table = pa.Table.from_batches(_bounded(reader, max_bytes), reader.schema)
             return QueryResult(table.rename_columns(_distinct(table.column_names)))
-        except (duckdb.Error, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise QueryError(f"the query failed: {error}") from None
         finally:
-            self.connection.execute("ROLLBACK")
+            if alarm is not None:
+                alarm.cancel()
+            self._connection.execute("ROLLBACK")
+
+    def _retried(self, sql: str, work: Callable[[], T]) -> T:
+        """Do `work` with the tables that `sql` names; again with all tables, and without damaged files."""
+        self.open(names_in(sql))
+        while True:
+            try:
+                return work()
+            except duckdb.CatalogException:  # noqa: PERF203
+                if len(self._tables) == len(TABLES) and self._views.issuperset(view_files()):
+                    raise
+                self.open([*TABLES, *view_files()])
+            except _USER_ERRORS:
+                raise
+            except duckdb.Error:
+                if not self._leave_out_damaged():
+                    raise
+
+    def _leave_out_damaged(self) -> bool:
+        """Read each file that is held, once; whether one was found that cannot be read, and is left out from now on."""
+        found = False
+        for table in self._tables.values():
+            damaged: list[int] = []
+            for file in table.large:
+                if file.slot not in self._checked:
+                    self._checked.add(file.slot)
+                    try:
+                        self._connection.execute(f"SELECT sum(hash(COLUMNS(*))) FROM read_parquet('{file.path}')")
+                    except duckdb.Error as error:
+                        table.skip(file.name, error)
+                        damaged.append(file.slot)
+            if damaged:
+                table.large = [file for file in table.large if file.slot not in damaged]
+                create_table(self._connection, table)
+                found = True
+        return found
 
     def close(self) -> None:
         """Close the connection and the files."""
-        self.connection.close()
-        for table in self._tables.values():
-            table.close()
+        self._connection.close()
+        self._slots.close()
+        self._spill.cleanup()
 
     def __enter__(self) -> Run:
         return self
@@ -99,16 +218,25 @@ class Run:
         self.close()
 
 
-def open_run(path: str | os.PathLike[str]) -> Run:
+def open_run(path: str | os.PathLike[str], *, memory: str = MEMORY) -> Run:
     """Open a run folder, or the newest run of a trace folder.
 
     Raises NotARunError or NewerSchemaError with a message that says what to do. Files that cannot be read are
-    skipped and named in `Run.warnings`. A live run may be opened at any time.
+    skipped and named in `Run.warnings`. A live run may be opened at any time. `memory` bounds what DuckDB uses.
     """
     info, warnings = find_run(user_path(path))
-    # Load-time facts first, requests last: every round read here has its request.
-    names = sorted(TABLES, key=lambda name: name == "requests")
-    return Run(info, {name: read_table(info.path, name) for name in names}, warnings)
+    return Run(info, warnings, memory)
+
+
+def _bounded(reader: pa.RecordBatchReader, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    size = 0
+    for batch in reader:
+        size += batch.nbytes
+        if size > max_bytes:
+            raise QueryError(
+                f"the result is larger than {max_bytes >> 20} MiB: add LIMIT, aggregate, or name fewer columns"
+            )
+        yield batch
 
 
 def _check_select(sql: str) -> None:
@@ -135,9 +263,11 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return result
 
 
-def _lock(connection: duckdb.DuckDBPyConnection) -> None:
-    """No file can be read or written through DuckDB from here on, and no setting can be changed back."""
-    folder = Path(tempfile.gettempdir()) / f"eagletrace-{os.getpid()}"  # where large sorts spill
-    connection.execute(f"SET temp_directory = '{str(folder).replace(chr(39), chr(39) * 2)}'")
-    connection.execute("SET enable_external_access = false")
+def _lock(connection: duckdb.DuckDBPyConnection, slots: Slots) -> None:
+    """No file but those of the slots can be read through DuckDB from here on, and no setting can be changed back."""
+    paths = ", ".join("'" + path.replace("'", "''") + "'" for path in slots.allowed_paths())
+    connection.execute(f"SET allowed_paths = [{paths}]")
+    for setting in ("autoinstall_known_extensions", "autoload_known_extensions", "allow_community_extensions",
+                    "enable_external_access"):  # fmt: skip
+        connection.execute(f"SET {setting} = false")
     connection.execute("SET lock_configuration = true")

@@ -10,9 +10,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from eagletrace.format import TABLES
 from eagletrace.store.files import read_table
 from eagletrace.store.folder import RunInfo, list_runs
+from eagletrace.store.places import open_folder, read_text
 
+MAX_PROCESS_JSON_BYTES = 1 << 20  # a server writes a few hundred bytes
 QUIET_S = 10.0  # a writer on another host flushes at least every second; this long without a file is an end
 
 
@@ -44,7 +47,6 @@ def _iso(unix_nano: int) -> str:
 def _rounds(path: Path) -> tuple[int, list[str]]:
     """Counted rounds of user requests, from rank 0's totals."""
     files = read_table(path, "totals")
-    files.close()
     rows = files.rows.select(["tp_rank", "rounds"]).to_pylist()
     return sum(row["rounds"] or 0 for row in rows if not row["tp_rank"]), files.warnings
 
@@ -60,10 +62,10 @@ def _state(info: RunInfo) -> str:
 def _is_process_alive(file: Path) -> bool:
     """Whether the process of a `process-*.json` runs on this host."""
     try:
-        process = json.loads(file.read_text(encoding="utf-8"))
+        process = json.loads(read_text(file.parent, file.name, MAX_PROCESS_JSON_BYTES))
         here = process.get("host") == socket.gethostname()
-        return here and _alive(int(process["pid"]), file.stat().st_mtime)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return here and _alive(int(process["pid"]), file.lstat().st_mtime)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return False
 
 
@@ -84,11 +86,13 @@ def _alive(pid: int, seen: float) -> bool:
 
 
 def _last_write(path: Path) -> float:
-    return max((_modified(file) for file in path.glob("*/*.parquet")), default=0.0)
+    return max((_modified(path, table) for table in TABLES), default=0.0)
 
 
-def _modified(file: Path) -> float:
+def _modified(path: Path, table: str) -> float:
+    """When the newest file of a table was written; 0 without any."""
     try:
-        return file.stat().st_mtime
-    except OSError:  # merged away meanwhile
+        with open_folder(path, table) as folder, os.scandir(folder) as entries:
+            return max((entry.stat(follow_symlinks=False).st_mtime for entry in entries), default=0.0)
+    except OSError:  # absent, or merged away meanwhile
         return 0.0

@@ -2,58 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import eagletrace
-from eagletrace.instrumentations.patching import Hook, Patch, Target, install
-from eagletrace.instrumentations.sglang import capture, facts, launch, load, results, sharing, verdict, vocabulary
-from eagletrace.instrumentations.sglang.forward import RunnerForward, watch_fusion
+from eagletrace.format import control as control_file
+from eagletrace.format.control import Control
+from eagletrace.instrumentations.patching import Patch, Target
+from eagletrace.instrumentations.sglang import capture, facts, graphs, load, sharing, vocabulary
+from eagletrace.instrumentations.sglang.forward import watch_fusion
+from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
 from eagletrace.instrumentations.sglang.session import Session
-from eagletrace.instrumentations.sglang.targets import TARGETS
+from eagletrace.instrumentations.sglang.targets import BY_NAME
+from eagletrace.instrumentations.sglang.workers import unhooked
 from eagletrace.record import run_folder
+from eagletrace.record.control import ControlWatch
 from eagletrace.record.recorder import Recorder
-from eagletrace.settings import LEVELS, Settings
+from eagletrace.record.writer import safe_host
+from eagletrace.settings import Settings
 
 logger = logging.getLogger("eagletrace")
 HOOK_ROWS_EVERY_S = 2.0
 SECRET = re.compile(r"(api_key|password|secret|auth_token)$")
 
-HOOKS: dict[str, Callable[[Target, Session], Hook]] = {
-    "scheduler.results": results.Results,
-    "runner.load_model": load.LoadModel,
-    "loader.load_weights": load.LoadWeights,
-    "runner.forward": RunnerForward,
-    "v2.generate": launch.Generate,
-    "v2.draft": launch.Draft,
-    "v2.draft_forward": launch.DraftForward,
-    "v2.extend_prefill": launch.ExtendPrefill,
-    "v2.extend_decode": launch.ExtendDecodeV2,
-    "v2.verify": launch.Verify,
-    "v1.generate": launch.Generate,
-    "v1.draft": launch.Draft,
-    "v1.draft_forward": launch.DraftForward,
-    "v1.extend_prefill": launch.ExtendPrefill,
-    "v1.extend_decode": launch.ExtendDecodeV1,
-    "v1.verify": launch.Verify,
-    "v1.verify_tokens": results.VerifyTokens,
-    "verify.greedy": verdict.Greedy,
-    "verify.greedy_utils": verdict.Greedy,
-    "verify.sample": verdict.Sample,
-    "verify.sample_mixin": verdict.Sample,
-}
-
-
 class Attachment:
     """The hooks and the recorder of one scheduler process."""
 
     def __init__(self, settings: Settings, server_args: Any, ranks: dict[str, int | None]) -> None:
-        process = {"host": socket.gethostname(), "pid": os.getpid(), **ranks}
+        host, pid = socket.gethostname(), os.getpid()
+        process = {"host": host, "pid": pid, **ranks}
         version = engine_version()
         folder = run_folder.create(settings, _run_facts(server_args, version), process)
         resource = {
@@ -63,8 +47,11 @@ class Attachment:
         }  # fmt: skip
         self.recorder = Recorder(folder, settings, process, resource)
         self.session = Session(self.recorder, version, server_args)
-        self.patches: list[Patch] = []
-        self.missing: dict[str, str] = {}
+        self._start = settings
+        self.hooks = Hooks(self.session)
+        self._lock = threading.RLock()  # live control and attaching run on different threads
+        self._answer = control_file.answer_path(folder, safe_host(host), pid)
+        self._watch = ControlWatch(folder, self.follow, self._refuse)
         self._reported = 0.0
         self._steps = 0
         self.recorder.on_flush = self._report
@@ -77,18 +64,8 @@ class Attachment:
                 "setting_ignored", variable=bad.variable, value=bad.value, allowed=bad.allowed, used=bad.used
             )
         facts.server(self.session)
-        level = LEVELS.index(self.recorder.settings.level)
-        for target in TARGETS:
-            factory = HOOKS.get(target.name)
-            if factory is None or LEVELS.index(target.level) > level:
-                continue
-            try:
-                patch = install(factory(target, self.session), ours=[p.wrapper for p in self.patches])
-            except (ImportError, AttributeError) as error:
-                self.missing[target.name] = str(error)
-                continue
-            if patch is not None:
-                self.patches.append(patch)
+        with self._lock:
+            self.hooks.follow()
         self._hook_rows()
 
     def ready(self, scheduler: Any) -> None:
@@ -105,11 +82,59 @@ class Attachment:
             config, eagle3 = facts_of.get("config", {}), facts_of.get("eagle3", False)
             self._try("capture", capture.served_facts, session, config, eagle3)
             self._try("fc", watch_fusion, session)
+            self._try("graphs", graphs.captured, session)
             session.softmax_chains = not _fills_ones(session.worker)
+            session.chain_steps = chain_steps(session.server_args)
             session.serving = True
+        self._try("worker", self._unhooked_rows)
         self.recorder.event("serving")
+        with self._lock:
+            self._recount()
+            self.hooks.follow()
         self._hook_rows()
         self.recorder.flush()
+        self._watch.start()
+
+    def follow(self, asked: Control) -> None:
+        """Make a live recording what a control file asks for. Runs on a thread of its own."""
+        session, settings = self.session, self.recorder.settings
+        level, sample = asked.level or self._start.level, asked.sample
+        if level == "tensors" and settings.redact:
+            self._refuse("level tensors is refused in a redacted trace")
+            return
+        with self._lock:
+            if session.draft_runner is None or session.worker is None:
+                return
+            before = (session.serving, session.counts_only)
+            self.hooks.paused = asked.paused
+            self.recorder.settings = dataclasses.replace(
+                settings, level=level, sample=self._start.sample if sample is None else sample
+            )
+            session.serving = False  # no launch may begin with half of the hooks
+            self._recount()
+            self.hooks.follow()
+            watch_fusion(session, on=not asked.paused)
+            if before != (not asked.paused, session.counts_only):
+                session.forget_launches()
+            session.serving = not asked.paused
+        done = {"level": level, "sample": self.recorder.settings.sample, "paused": asked.paused}
+        self.recorder.event("control", **done, by=asked.by, asked_time_unix_nano=asked.time_unix_nano)
+        self._reply(done | {"asked_time_unix_nano": asked.time_unix_nano})
+
+    def _recount(self) -> None:
+        session = self.session
+        session.counts_only = session.chain_steps > 0 and self.recorder.settings.level == "contract"
+
+    def _refuse(self, reason: str) -> None:
+        logger.warning("eagletrace: control file ignored: %s", reason)
+        self.recorder.event("control", refused=reason)
+        self._reply({"refused": reason})
+
+    def _reply(self, answer: dict[str, Any]) -> None:
+        try:
+            control_file.write_answer(self._answer, answer | {"time_unix_nano": time.time_ns()})
+        except OSError as error:
+            logger.warning("eagletrace: cannot answer the control file: %s", error)
 
     def _try(self, what: str, step: Callable[..., None], *args: Any) -> None:
         """Facts that cannot be had of some model must not cost the rounds."""
@@ -131,18 +156,25 @@ class Attachment:
 
     def detach(self) -> None:
         """Unwrap everything and stop recording; wrapped objects are the originals again."""
-        for undo in reversed(self.session.undo):
-            undo()
-        self.session.undo.clear()
-        for patch in reversed(self.patches):
-            patch.undo()
-        self.session.serving = False
+        self._watch.stop()
+        with self._lock:
+            self.session.serving = False
+            watch_fusion(self.session, on=False)
+            for undo in reversed(self.session.undo):
+                undo()
+            self.session.undo.clear()
+            self.hooks.undo()
         self._hook_rows()
         self.recorder.stop()
 
     def _report(self) -> None:
         """On the recorder's thread, now and then: how often each hook fired."""
-        calls = sum(p.hook.calls for p in self.patches)
+        session = self.session
+        if session.counts_only and session.first_extend_seen and self.hooks.stands("runner.forward"):
+            with self._lock:
+                self.hooks.follow()
+                watch_fusion(session, on=False)
+        calls = self.hooks.calls()
         if calls != self._steps and time.monotonic() - self._reported > HOOK_ROWS_EVERY_S:
             self._steps, self._reported = calls, time.monotonic()
             self._hook_rows()
@@ -150,32 +182,49 @@ class Attachment:
     def _hook_rows(self) -> None:
         now = time.time_ns()
         version = self.session.engine_version
-        for patch in self.patches:
+        for name, patch in list(self.hooks.patches.items()):
             hook, target = patch.hook, patch.hook.target
+            status, hidden = self._status(name, patch), graphs.hidden_detail(self.session, name)
             self.recorder.row(
-                "hooks", target=target.path, engine_version=version, status=self._status(patch), calls=hook.calls,
-                errors=hook.errors, detail=hook.last_error or target.doc, required=self._required(target),
-                time_unix_nano=now,
+                "hooks", target=target.path, engine_version=version,
+                status="graph_hidden" if hidden and status in ("installed", "never_fired") else status,
+                calls=hook.calls, errors=hook.errors, detail=hook.last_error or hidden or target.doc,
+                required=self._required(target), time_unix_nano=now,
             )  # fmt: skip
-        for name, reason in self.missing.items():
-            target = next(t for t in TARGETS if t.name == name)
+        fusion = graphs.fusion_row(self.session)
+        if fusion is not None:
+            self.recorder.row("hooks", engine_version=version, **fusion, time_unix_nano=now)
+        for name, reason in list(self.hooks.missing.items()):
+            target = BY_NAME[name]
             self.recorder.row(
                 "hooks", target=target.path, engine_version=version, status="missing", calls=0, errors=0,
                 detail=reason, required=self._required(target), time_unix_nano=now,
             )  # fmt: skip
 
-    def _status(self, patch: Patch) -> str:
+    def _unhooked_rows(self) -> None:
+        """Parts of the speculative worker that no hook sees: rows of required targets that are missing."""
+        for part in unhooked(self.session.worker, self.hooks.paths()):
+            logger.warning("eagletrace: %s", part.detail)
+            self.recorder.row(
+                "hooks", target=part.target, engine_version=self.session.engine_version, status="missing", calls=0,
+                errors=0, detail=part.detail, required=True, time_unix_nano=time.time_ns(),
+            )  # fmt: skip
+
+    def _status(self, name: str, patch: Patch) -> str:
         if not patch.hook.enabled:
             return "disabled_after_errors"
+        if not self.hooks.stands(name):
+            return "installed"  # taken away on purpose: by level, by a pause, or because it is not needed any more
         if not patch.in_place() and not patch.hook.calls and self.session.serving:
             return "shut_out"
         return "never_fired" if self.session.launches > 0 and not patch.hook.calls else "installed"
 
     def _required(self, target: Target) -> bool:
         """Required, unless one of its alternatives does the work here."""
+        missing = self.hooks.missing
         if not target.required or self.session.worker is None:
-            return target.required and not any(n not in self.missing for n in target.alternatives)
-        fired = {p.hook.target.name for p in self.patches if p.hook.calls}
+            return target.required and not any(n not in missing for n in target.alternatives)
+        fired = self.hooks.fired()
         return target.name in fired or not any(n in fired for n in target.alternatives)
 
 

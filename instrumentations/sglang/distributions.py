@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -45,41 +46,60 @@ class Topology:
         return torch.where(self.selected < self.topk, self.selected, (self.selected - self.topk) % self.topk)
 
 
-def drafted(
-    first: torch.Tensor, steps: Sequence[torch.Tensor], topology: Topology, expected: torch.Tensor,
-    draft_id_of: torch.Tensor,
-) -> dict[str, torch.Tensor]:  # fmt: skip
-    """Facts of each drafted node, [bs, D - 1] each: `draft_ids`, `ranks` (0 unknown, -1 not in the draft
-    vocabulary), `in_vocab`, `draft_logprobs`, `draft_entropies` (nats).
+Facts = tuple[list[torch.Tensor], list[torch.Tensor]]
 
-    `first` is [bs, Vd], each of `steps` [bs * K, Vd], `expected` [bs, D - 1] the target's choice after each parent.
+
+@lru_cache(maxsize=64)
+def _row_starts(rows: int, width: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(rows, device=device) * width
+
+
+# The floats that `of_chain` and `of_tree` give, in their order.
+DRAFT_FLOATS = ("better", "draft_probs", "draft_logits", "draft_means")
+
+
+def of_chain(logits: Sequence[torch.Tensor], expected: torch.Tensor, draft_id_or_zero: torch.Tensor) -> Facts:
+    """`draft_ids`; and `better` (how many tokens the draft preferred to the target's), `draft_probs` (of its best
+    token), `draft_logits` (the same token's) and `draft_means` (of the logits under the draft's own distribution): the
+    entropy is logit - log(prob) - mean, in nats. [S * rows] each, a step's together.
+
+    `logits` are one or more tensors [rows of them, Vd] for each step, a step's together; `expected` [rows, S] the
+    target's choice after each parent, `draft_id_or_zero` [V]. These are the fewest and cheapest operations that will
+    do; the arithmetic that is left is done later.
+    """
+    flat = torch.cat(list(logits)) if len(logits) > 1 else logits[0]
+    if flat.dtype != torch.float32:
+        flat = flat.float()
+    probs = torch.softmax(flat, -1)
+    wanted = draft_id_or_zero.take(expected.t().clamp(0, draft_id_or_zero.shape[0] - 1)).reshape(-1)
+    places = _row_starts(flat.shape[0], flat.shape[1], flat.device) + wanted
+    return [flat.argmax(-1)], [
+        _better(flat, flat.take(places)), probs.amax(-1), flat.amax(-1), torch.linalg.vecdot(probs, flat),
+    ]  # fmt: skip
+
+
+def _better(logits: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """How many logits of each row are greater than its value; a float, which holds integers to 16 million exactly."""
+    return torch.gt(logits, value.unsqueeze(-1), out=torch.empty_like(logits)).sum(-1)
+
+
+def of_tree(
+    first: torch.Tensor, steps: Sequence[torch.Tensor], topology: Topology, expected: torch.Tensor,
+    draft_id_or_zero: torch.Tensor,
+) -> Facts:  # fmt: skip
+    """As `of_chain`, [bs, D - 1] each, of the drafted tokens.
+
+    `first` is [bs, Vd], each of `steps` [bs * K, Vd], `expected` [bs, D - 1].
     """
     bs = first.shape[0]
     flat = torch.cat([first, *steps]) if steps else first
-    if topology.topk == 1:
-        logits = flat.view(len(steps) + 1, bs, -1).transpose(0, 1)[:, : expected.shape[1]]
-        ids = logits.argmax(dim=-1)
-    else:
-        best = flat.topk(topology.topk, dim=-1).indices
-        rows = topology.rows(bs).clamp(0, flat.shape[0] - 1)
-        logits = flat[rows]
-        ids = best[rows].gather(-1, topology.choices()[..., None])[..., 0]
-    logits = logits.float()
-    wanted = draft_id_of[expected.clamp(0, draft_id_of.shape[0] - 1)]
-    inside = (wanted >= 0) & (wanted < logits.shape[-1]) & (expected >= 0) & (expected < draft_id_of.shape[0])
-    value = logits.gather(-1, torch.where(inside, wanted, 0)[..., None])
-    total = logits.logsumexp(-1)
-    ranks = (logits > value).sum(-1) + 1
-    ranks = torch.where(inside, ranks, -1)
-    return {
-        "draft_ids": ids,
-        "ranks": torch.where(total.isnan(), 0, ranks),
-        "in_vocab": inside.to(torch.int64),
-        "draft_logprobs": logits.gather(-1, ids[..., None])[..., 0] - total,
-        "draft_entropies": total - (logits.softmax(-1) * logits).sum(-1),
-    }
-
-
-def with_root(values: torch.Tensor, root: float) -> torch.Tensor:
-    """Add the root's column: [bs, D - 1] to [bs, D]."""
-    return torch.cat([torch.full_like(values[:, :1], root), values], dim=1)
+    best = flat.topk(topology.topk, dim=-1).indices
+    rows = topology.rows(bs).clamp(0, flat.shape[0] - 1)
+    logits = flat[rows].float()
+    ids = best[rows].gather(-1, topology.choices()[..., None])
+    wanted = draft_id_or_zero.take(expected.clamp(0, draft_id_or_zero.shape[0] - 1))
+    probs = torch.softmax(logits, -1)
+    better = _better(logits, logits.gather(-1, wanted[..., None])[..., 0])
+    return [ids[..., 0]], [
+        better, probs.gather(-1, ids)[..., 0], logits.gather(-1, ids)[..., 0], torch.linalg.vecdot(probs, logits),
+    ]  # fmt: skip

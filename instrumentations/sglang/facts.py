@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from eagletrace.instrumentations.sglang import vocabulary
 from eagletrace.instrumentations.sglang.session import Session
 
 SIMULATED = "SGLANG_SIMULATE_ACC_LEN"  # spec_utils.py of 0.5.9 and 0.5.23
@@ -72,10 +71,8 @@ def draft(session: Session, runner: Any) -> None:
     recorder.fact("draft.hidden_size", _hidden(runner))
     recorder.fact("draft.target_hidden_size", hidden)
     recorder.fact("draft.vocab_size", config.get("vocab_size"), _vocab(session.target_runner))
-    head = getattr(getattr(model, "lm_head", None), "weight", None)
     file_head = next((k for k in session.keys if k.key.endswith("lm_head.weight")), None)
-    recorder.fact("draft.draft_vocab_size", head.shape[0] if isinstance(head, torch.Tensor) else None,
-                  file_head.shape[0] if file_head else None)  # fmt: skip
+    recorder.fact("draft.draft_vocab_size", vocabulary.head_rows(model), file_head.shape[0] if file_head else None)
     tied = bool(getattr(runner.model_config.hf_config, "tie_word_embeddings", False))
     recorder.fact("draft.tie_word_embeddings", tied, False if file_head else None)
     recorder.fact("draft.load_lm_head_from_target", getattr(model, "load_lm_head_from_target", None))

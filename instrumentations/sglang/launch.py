@@ -16,9 +16,12 @@ from eagletrace.instrumentations.patching import Hook, Target
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
 from eagletrace.instrumentations.sglang.launch_state import Launch, Prefill
-from eagletrace.instrumentations.sglang.session import CarriedLogits, ForwardFacts, Session
+from eagletrace.instrumentations.sglang.session import Extend, ForwardFacts, Session
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
+
+# 0.5.12 and later; to 0.5.10; 0.5.11.
+CORRECT_DRAFTS = ("num_correct_drafts_per_req_cpu", "accept_length_per_req_cpu", "num_accepted_drafts_per_req_cpu")
 
 
 def values(result: Any) -> tuple[Any, ...]:
@@ -29,6 +32,15 @@ def values(result: Any) -> tuple[Any, ...]:
 def first(result: Any) -> Any:
     """The first of a result that is a tuple in some releases."""
     return values(result)[0]
+
+
+def correct_drafts(result: Any, bs: int) -> list[int] | None:
+    """The number of correct drafts of each request, without the bonus, as the engine's result says it on the host."""
+    for name in CORRECT_DRAFTS:
+        correct: Any = getattr(result, name, None)
+        if correct is not None:
+            return [int(n) for n in correct] if len(correct) == bs else None
+    return None
 
 
 class SessionHook(Hook):
@@ -45,36 +57,45 @@ class Generate(SessionHook):
     def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
         """Open a launch or a prefill."""
         session = self.session
-        batch = args[0] if args else next(iter(kwargs.values()))
         session.launch = None
-        reqs = list(batch.reqs or [])
-        if not reqs or not session.serving:
+        if not session.serving:
+            return None
+        batch = args[0] if args else next(iter(kwargs.values()))
+        reqs = list(getattr(batch, "reqs", None) or ())
+        if not reqs:
             return None
         if batch.forward_mode.is_extend():  # another rank's extend (is_extend_in_batch) makes no prefill of this one
             return self._prefill(batch, reqs)
+        if session.counts_only:
+            return None
         session.launches += 1
-        launch = Launch(self._packet(reqs), reqs, topk=int(getattr(instance, "topk", 1) or 1))
-        launch.slot_width = session.draft_facts.get("target_hidden_size")
-        settings = session.recorder.settings
-        launch.wants_hidden = settings.level != "contract" and hidden_states.due(
-            session.launches, settings.hidden_every
-        )
+        launch = self._launch(reqs, int(getattr(instance, "topk", 1) or 1))
         session.launch = launch
         return launch
 
-    def _packet(self, reqs: Sequence[Any]) -> RoundPacket:
+    def _launch(self, reqs: list[Any], topk: int) -> Launch:
         session = self.session
-        states = [session.request(req) for req in reqs]
-        rounds: list[int] = []
+        batch = session.requests_of(reqs)
+        states, rounds = batch.states, list[int]()
         for state in states:
             state.request_round += 1
             rounds.append(state.request_round)
-        carried = [session.carried.get(state.rid) for state in states]
-        return RoundPacket(
-            round=session.launches, start_ns=time.time_ns(), requests=states, request_rounds=rounds, nodes=0,
-            cached_tokens=[s.cached_tokens for s in states],
-            draft_input_widths=[c.facts.input_width if c else None for c in carried],
-            fc_applied=[c.facts.fc_applied if c else None for c in carried],
+        carried = session.carried_of(states)
+        if isinstance(carried, Extend):
+            first, width, applied = carried.logits, *_known(carried.facts)
+            widths, fusions = [width] * len(states), [applied] * len(states)
+        else:
+            first = _stacked(carried)
+            facts = [_known(None if c is None else c[0].facts) for c in carried]
+            widths, fusions = [w for w, _ in facts], [a for _, a in facts]
+        packet = RoundPacket(
+            session.launches, time.time_ns(), states, rounds, 0, cached_tokens=batch.cached_tokens,
+            draft_input_widths=widths, fc_applied=fusions,
+        )  # fmt: skip
+        settings = session.recorder.settings
+        return Launch(
+            packet, batch.reqs, first, topk=topk, slot_width=session.draft_facts.get("target_hidden_size"),
+            wants_hidden=settings.level != "contract" and hidden_states.due(session.launches, settings.hidden_every),
         )  # fmt: skip
 
     def _prefill(self, batch: Any, reqs: list[Any]) -> Prefill:
@@ -171,8 +192,9 @@ class Verify(Phase):
         output: Any = first(result) if v1 else result.logits_output
         hidden = getattr(output, "hidden_states", None)
         launch.packet.target_hidden_width = hidden.shape[-1] if hidden is not None else None
-        hidden_states.observe(launch, "target_aux", hidden, self._root_rows(launch, result), launch.slot_width)
-        graph: Any = values(result)[3] if v1 else getattr(result, "can_run_cuda_graph", None)
+        if launch.wants_hidden:
+            hidden_states.observe(launch, "target_aux", hidden, self._root_rows(launch, result), launch.slot_width)
+        graph: Any = values(result)[-1] if v1 else getattr(result, "can_run_cuda_graph", None)
         launch.packet.graph = None if graph is None else bool(graph)
 
     @staticmethod
@@ -181,9 +203,9 @@ class Verify(Phase):
         if not isinstance(result, tuple):
             return [row * launch.packet.nodes for row in range(len(launch.reqs))]
         rows = [0]
-        for accepted in values(result)[1].accept_length_per_req_cpu[:-1]:
+        for accepted in (correct_drafts(values(result)[1], len(launch.reqs)) or ())[:-1]:
             rows.append(rows[-1] + int(accepted) + 1)
-        return rows
+        return rows if len(rows) == len(launch.reqs) else []
 
 
 class ExtendPrefill(SessionHook):
@@ -208,7 +230,9 @@ class ExtendPrefill(SessionHook):
             return
         self._first(session.forward)
         if session.extend_output is not None:
-            carry(session, token, session.extend_output.next_token_logits)
+            extend = carried(session, token, session.extend_output.next_token_logits)
+            if extend is not None:
+                session.keep(extend)
         session.extend_output = None
 
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
@@ -238,15 +262,15 @@ class ExtendDecodeV2(Phase):
         return super().before(instance, args, kwargs)
 
     def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Carry each request's logits to its next round; with a captured graph only the width is known."""
+        """Carry each request's logits to its next round."""
         session = self.session
         if session.extend_output is not None:
-            carry(session, launch.reqs, session.extend_output.next_token_logits)
+            session.last_extend = carried(session, launch.reqs, session.extend_output.next_token_logits)
         else:
             output = args[1].logits_output if len(args) > 1 else None
             hidden = getattr(output, "hidden_states", None)
             session.forward = ForwardFacts(hidden.shape[-1] if hidden is not None else None, None)
-            carry(session, launch.reqs, None)
+            session.last_extend = carried(session, launch.reqs, None)
         session.extend_output = None
 
 
@@ -267,15 +291,35 @@ class ExtendDecodeV1(Phase):
         session = self.session
         unfinished = [req for req in launch.reqs if not req.finished()]
         output = session.extend_output
-        carry(session, unfinished, output.next_token_logits if output is not None else None)
+        session.last_extend = carried(session, unfinished, output.next_token_logits if output is not None else None)
         session.extend_output = None
 
 
-def carry(session: Session, reqs: Sequence[Any], logits: torch.Tensor | None) -> None:
-    """Remember, for each request, the row of logits [rows, Vd] that drafts its next depth 1."""
+def carried(session: Session, reqs: Sequence[Any], logits: torch.Tensor | None) -> Extend | None:
+    """An extend of the draft: row r of its logits [requests, Vd] drafts the next depth 1 of request r."""
+    if getattr(session.server_args, "disaggregation_mode", None) == "prefill":
+        return None  # the first round is another server's
+    logits = session.graphs.owned(logits)
     if logits is not None and logits.shape[0] != len(reqs):
         logits = None
-    if getattr(session.server_args, "disaggregation_mode", None) == "prefill":
-        return  # the first round is another server's
-    for row, req in enumerate(reqs):
-        session.carry(str(req.rid), CarriedLogits(logits, row, session.forward, session.launches))
+    same = session.batch
+    states = same.states if reqs is same.reqs else [session.request(req) for req in reqs]
+    return Extend(states, logits, session.forward, session.launches)
+
+
+def _known(facts: ForwardFacts | None) -> tuple[int, int]:
+    """Width and whether the fusion layer ran, -1 where it was not seen."""
+    if facts is None:
+        return -1, -1
+    width, applied = facts.input_width, facts.fc_applied
+    return -1 if width is None else width, -1 if applied is None else int(applied)
+
+
+def _stacked(carried: Sequence[tuple[Extend, int] | None]) -> torch.Tensor | None:
+    """Logits that drafted depth 1, [bs, Vd], of requests from several extends; None unless all are known."""
+    rows: list[torch.Tensor] = []
+    for known in carried:
+        if known is None or known[0].logits is None:
+            return None
+        rows.append(known[0].logits[known[1]])
+    return torch.stack(rows)

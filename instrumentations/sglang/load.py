@@ -24,14 +24,17 @@ class LoadModel(Hook):
 
     def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """The loader's hook asks which side is being loaded."""
-        self.session.phase = "load_draft" if getattr(instance, "is_draft_worker", False) else "load_target"
+        self.session.phase = f"load_{_side(instance)}"
         return time.time()
 
-    def after(self, token: float, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(
+        self, token: float | None, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Record the model's facts; hook its sharing and capture methods before the engine calls them."""
-        session, side = self.session, self.session.phase.removeprefix("load_")
+        session, side = self.session, _side(instance)
         session.phase = ""
-        session.recorder.phase(f"load_{side}", int(token * 1e9), time.time_ns(), [], {})
+        if token is not None:
+            session.recorder.phase(f"load_{side}", int(token * 1e9), time.time_ns(), [], {})
         if side == "draft":
             session.draft_runner = instance
             facts.draft(session, instance)
@@ -41,9 +44,13 @@ class LoadModel(Hook):
             facts.target(session, instance)
             capture.watch(session, instance.model)
 
-    def failed(self, token: float, error: BaseException, instance: Any) -> None:
+    def failed(self, token: float | None, error: BaseException, instance: Any) -> None:
         """Leave the loading phase."""
         self.session.phase = ""
+
+
+def _side(runner: Any) -> str:
+    return "draft" if getattr(runner, "is_draft_worker", False) else "target"
 
 
 class LoadWeights(Hook):
@@ -67,7 +74,7 @@ class LoadWeights(Hook):
             fed = mode.feed(weights)
             args, kwargs = ((args[0], fed, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "weights": fed})
         except Exception as error:  # noqa: BLE001 - load as if we were not there
-            self._swallow(error)
+            self.swallow(error)
             return wrapped(*args, **kwargs)
         start = time.time()
         try:
@@ -77,7 +84,7 @@ class LoadWeights(Hook):
             try:
                 loaded(self.session, model, mode, time.time() - start)
             except Exception as error:  # noqa: BLE001
-                self._swallow(error)
+                self.swallow(error)
         return result
 
 

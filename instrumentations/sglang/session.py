@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections import OrderedDict, deque
@@ -11,16 +12,20 @@ from typing import Any
 import torch
 
 from eagletrace.instrumentations.landing import KeyRecord
+from eagletrace.instrumentations.sglang.deferred import Deferred
+from eagletrace.instrumentations.sglang.graph_state import GraphState
 from eagletrace.record.recorder import Recorder
 from eagletrace.record.requests import RequestState, is_sampled
 
+CRASH_FLUSH_S = 0.5  # with the recorder's own wait at exit a hanging disk delays a death by less than two seconds
+logger = logging.getLogger("eagletrace")
 MAX_REQUESTS = 20_000  # states kept; what leaves without a result (aborted while retracted) must not pile up
 MAX_CARRIED = 4096  # requests whose logits are kept for their next round
 STALE_LAUNCHES = 1000  # a request that has not run for so many launches was retracted or aborted
 WARMUP_TEXT = "The capital city of France is"
 
 
-@dataclass
+@dataclass(slots=True)
 class ForwardFacts:
     """Widths of one forward of the draft, and whether its fusion layer ran."""
 
@@ -29,14 +34,23 @@ class ForwardFacts:
     fc_shapes: list[list[int]] | None = None
 
 
-@dataclass
-class CarriedLogits:
-    """Where a request's depth 1 was drafted: a row of the draft's logits of an extend, shape [rows, Vd]."""
+@dataclass(slots=True)
+class Extend:
+    """An extend of the draft, where the next depth 1 of each of its requests was drafted: logits [requests, Vd]."""
 
+    states: list[RequestState]
     logits: torch.Tensor | None
-    row: int
     facts: ForwardFacts
     launch: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """The requests of the last launch: most launches have those of the launch before."""
+
+    reqs: list[Any]
+    states: list[RequestState]
+    cached_tokens: list[int]
 
 
 @dataclass
@@ -60,7 +74,7 @@ class Session:
     undo: list[Any] = field(default_factory=list[Any])
     # vocabulary map as served, on the draft's device
     hot_token_id: torch.Tensor | None = None  # [Vd]
-    draft_id_of: torch.Tensor | None = None  # [V], -1 where the draft has no such token
+    draft_id_or_zero: torch.Tensor | None = None  # [V], 0 where the draft has no such token
     # requests and launches
     requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
     next_seq: int = 0
@@ -69,12 +83,19 @@ class Session:
     phase: str = ""
     forward: ForwardFacts = field(default_factory=ForwardFacts)
     first_extend_seen: bool = False
-    carried: OrderedDict[str, CarriedLogits] = field(default_factory=OrderedDict[str, CarriedLogits])
+    batch: Batch = field(default_factory=lambda: Batch([], [], []))
+    deferred: Deferred = field(default_factory=Deferred)
+    last_extend: Extend | None = None  # of the launch before
+    carried: OrderedDict[int, tuple[Extend, int]] = field(default_factory=OrderedDict[int, tuple[Extend, int]])
     done: deque[str] = field(default_factory=deque[str])
     fc: Any = None
+    fc_hooks: list[Any] = field(default_factory=list[Any])
     extend_output: Any = None
+    graphs: GraphState = field(default_factory=GraphState)
     softmax_chains: bool = False  # whether the engine computes probabilities for chains (softmax: to 0.5.11)
     dead: bool = False
+    chain_steps: int = 0  # drafts of a round where all rounds are chains of one length, else 0
+    counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
     warmup_ids: list[list[int]] = field(default_factory=list[list[int]])
 
     def count(self, what: str) -> int:
@@ -92,15 +113,48 @@ class Session:
                 self.requests.pop(next(iter(self.requests)))
         return state
 
-    def carry(self, rid: str, logits: CarriedLogits) -> None:
-        """Keep a request's logits for its next round; forget those of requests that will have none."""
-        self.carried[rid] = logits
-        self.carried.move_to_end(rid)
-        while True:
-            oldest = next(iter(self.carried.values()))
+    def requests_of(self, reqs: list[Any]) -> Batch:
+        """The states of a batch's requests."""
+        if reqs != self.batch.reqs:
+            states = [self.request(req) for req in reqs]
+            for state, req in zip(states, reqs, strict=True):
+                if state.interrupted:
+                    state.interrupted = False
+                    state.request_round = max(state.request_round, int(getattr(req, "spec_verify_ct", 0) or 0))
+            cached = [-1 if s.cached_tokens is None else s.cached_tokens for s in states]
+            self.batch = Batch(reqs, states, cached)
+        return self.batch
+
+    def carried_of(self, states: list[RequestState]) -> Extend | list[tuple[Extend, int] | None]:
+        """Where the depth 1 of some requests was drafted: in one extend, row for row, or here and there."""
+        last, self.last_extend = self.last_extend, None
+        if last is not None:
+            if last.states == states:
+                return last
+            self.keep(last)
+        return [self.carried.pop(state.seq, None) for state in states]
+
+    def keep(self, extend: Extend) -> None:
+        """Keep an extend for the rounds that will follow it; forget those of requests that will have none."""
+        for row, state in enumerate(extend.states):
+            self.carried[state.seq] = (extend, row)
+            self.carried.move_to_end(state.seq)
+        while self.carried:
+            oldest, _ = next(iter(self.carried.values()))
             if len(self.carried) <= MAX_CARRIED and oldest.launch >= self.launches - STALE_LAUNCHES:
                 return
             self.carried.popitem(last=False)
+
+    def forget_launches(self) -> None:
+        """Recording was interrupted: what the last launch left says nothing about the next one."""
+        self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
+        if self.deferred.together is not None:
+            self.deferred.together.closed = True
+        self.deferred = Deferred()  # the engine's thread may be in the old one
+        self.carried.clear()
+        self.batch = Batch([], [], [])
+        for state in list(self.requests.values()):
+            state.interrupted = True
 
     def forget(self, rid: str) -> None:
         """Drop the state of a request that finished long ago, unless its id is in use again."""
@@ -119,6 +173,8 @@ class Session:
             temperature=getattr(sampling, "temperature", None),
             has_grammar=getattr(req, "grammar", None) is not None,
             has_image=getattr(req, "multimodal_inputs", None) is not None,
+            # Where recording began or went on in the middle of a request; 0 for a new one.
+            request_round=int(getattr(req, "spec_verify_ct", 0) or 0),
         )  # fmt: skip
         # SGLang stores temperature 0 as temperature 1 with top_k 1 (sampling_params.py, 0.5.9 and 0.5.23).
         if getattr(sampling, "top_k", None) == 1 and state.temperature == 1.0:
@@ -159,9 +215,13 @@ class Session:
         if self.dead or not isinstance(error, Exception):
             return
         self.dead = True
+        try:
+            self.deferred.compute()
+        except Exception:
+            logger.debug("eagletrace: facts of the last launches are lost", exc_info=True)
         text = "".join(traceback.format_exception(error))
         self.recorder.event(
             "engine_exception", where=where, type=type(error).__name__, message=str(error)[:2000],
             traceback=text[-8000:], phase=phase,
         )  # fmt: skip
-        self.recorder.flush(2.0)
+        self.recorder.flush(CRASH_FLUSH_S)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 
-from eagletrace.instrumentations.sglang.distributions import Topology, drafted, with_root
+from eagletrace.instrumentations.sglang.deferred import Deferred
+from eagletrace.instrumentations.sglang.distributions import DRAFT_FLOATS, Facts, Topology, of_tree
 from eagletrace.instrumentations.sglang.launch import SessionHook
 from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Session
-from eagletrace.record.device import stage
+from eagletrace.record.device import pack
+from eagletrace.record.rounds import Part
 
+NO_LINKS: Sequence[torch.Tensor | None] = (None, None)  # a chain's are known
 PART_BYTES = 128 << 20  # logits turned into facts at a time
 
 
@@ -23,110 +29,158 @@ class Greedy(SessionHook):
         launch = self.session.launch
         if launch is None:
             return
-        links = [kwargs.get(f"retrieve_{n}", kwargs.get(f"retrive_{n}")) for n in ("next_token", "next_sibling")]
-        observe(self.session, launch, kwargs["candidates"], kwargs["target_predict"], links, result[1])
+        links = NO_LINKS
+        if launch.topk > 1:
+            links = [kwargs.get(f"retrieve_{n}", kwargs.get(f"retrive_{n}")) for n in ("next_token", "next_sibling")]
+        observe(self.session, launch, kwargs["candidates"], kwargs["target_predict"], links,
+                kwargs["accept_index"] if result is None else result[1])  # in place in kernels, to 0.5.4
 
 
 class Sample(SessionHook):
     """`eagle_sample(verify_input, batch, logits_output, ...)` or `verify_input.sample(batch, logits_output, ...)`.
 
-    Used where a batch samples: the target's choice is then the argmax, and the path is the engine's.
+    Used where a batch samples: the target's choice on the path is then what the engine drew.
     """
 
     def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stage the same facts, unless the greedy verdict was seen."""
         launch = self.session.launch
-        if launch is None or launch.packet.target_tokens is not None or not launch.reqs:
+        if launch is None or launch.packet.values is not None or not launch.reqs:
             return
         verify_input, logits_output = (args[0], args[2]) if instance is None else (instance, args[1])
         bs = len(launch.reqs)
         candidates = verify_input.draft_token.reshape(bs, -1)
-        targets = logits_output.next_token_logits.argmax(dim=-1).reshape(bs, -1)
+        targets = drawn(logits_output.next_token_logits, result[0], result[2]).reshape(bs, -1)
         links = [getattr(verify_input, f"retrieve_{n}", getattr(verify_input, f"retrive_{n}", None))
                  for n in ("next_token", "next_sibling")]  # fmt: skip
         observe(self.session, launch, candidates, targets, links, result[2])
 
 
+def drawn(likely: torch.Tensor, predict: torch.Tensor, accept_index: torch.Tensor) -> torch.Tensor:
+    """The target's choice after each node, [bs * D]: on the accepted path the token that the engine drew, off it the
+    likeliest. `likely` is [bs * D, V] (logits or probabilities), `predict` [bs * D] holds a token at each node of
+    `accept_index` [bs, S + 1], which is -1 padded."""
+    likeliest, path = likely.argmax(dim=-1).reshape(-1), accept_index.reshape(-1).to(torch.int64)
+    on_path = torch.zeros(likeliest.shape[0] + 1, dtype=torch.bool, device=likeliest.device)
+    on_path.scatter_(0, torch.where(path < 0, likeliest.shape[0], path), True)
+    return torch.where(on_path[:-1], predict.reshape(-1).to(likeliest.dtype), likeliest)
+
+
 def observe(
     session: Session, launch: Launch, candidates: torch.Tensor, targets: torch.Tensor,
-    links: list[torch.Tensor | None], accept_index: torch.Tensor,
+    links: Sequence[torch.Tensor | None], accept_index: torch.Tensor,
 ) -> None:  # fmt: skip
     """Stage one launch. candidates and targets [bs, D], links [bs, D], accept_index [bs, S + 1]."""
     bs, nodes = candidates.shape
-    packet = launch.packet
-    packet.nodes = nodes
+    launch.packet.nodes = nodes
+    ints, floats = [candidates, targets, accept_index], list[torch.Tensor]()
     positions = launch.positions
-    values: dict[str, torch.Tensor | None] = {
-        "draft_tokens": candidates, "target_tokens": targets, "next_token": links[0], "next_sibling": links[1],
-        "accept_index": accept_index,
-        "positions": positions[: bs * nodes] if positions is not None else None,
-    }  # fmt: skip
-    if session.recorder.settings.level != "contract":
-        values |= _draft_side(session, launch, targets, nodes)
-    for name, reader in stage(values).items():
-        setattr(packet, name, reader)
+    if positions is not None:
+        ints.append(positions if positions.shape[0] == bs * nodes else positions[: bs * nodes])
+    tree, detail = launch.topk > 1, session.recorder.settings.level != "contract"
+    if not tree:
+        ints += launch.rope_positions
+        launch.packet.values = pack(_of_a_chain(nodes, accept_index.shape[1], positions is not None,
+                                                len(launch.rope_positions)), ints)  # fmt: skip
+        if detail:
+            _defer(session, launch, targets, nodes)
+        return
+    linked = links[0] is not None and links[1] is not None
+    if links[0] is not None and links[1] is not None:
+        ints += [links[0], links[1]]
+    drafted = _of_tree(session, launch, targets, nodes) if detail else None
+    if drafted is not None:
+        ints += drafted[0]
+        floats = drafted[1]
+    int_parts, float_parts = _of_a_tree(
+        nodes, accept_index.shape[1], positions is not None, linked, drafted is not None, bool(launch.rope_positions)
+    )
+    launch.packet.values = pack(int_parts, ints, float_parts, floats)
 
 
-def _draft_side(session: Session, launch: Launch, targets: torch.Tensor, nodes: int) -> dict[str, torch.Tensor | None]:
-    first = _first_logits(session, launch)
-    topology = launch.topology
-    if topology is None and launch.topk == 1:
-        topology = Topology(targets[:, :0], torch.arange(nodes - 1, device=targets.device).expand(len(targets), -1), 1)
-    if launch.too_large or first is None or topology is None or session.draft_id_of is None or nodes < 2:
-        return {}
-    if launch.topk == 1 and len(launch.step_logits) != nodes - 2:
-        return {}
+# What is packed, in its order: the same objects for the same shapes, by which launches are read together.
+
+
+@lru_cache(maxsize=256)
+def _of_a_chain(nodes: int, path: int, positions: bool, rope: int) -> tuple[Part, ...]:
+    parts = [Part("draft_tokens", nodes), Part("target_tokens", nodes), Part("accept_index", path)]
+    if positions:
+        parts.append(Part("positions", nodes))
+    if rope:
+        parts.append(Part("rope_positions", rope, by_step=True))
+    return tuple(parts)
+
+
+@lru_cache(maxsize=256)
+def _of_a_tree(
+    nodes: int, path: int, positions: bool, links: bool, drafted: bool, rope: bool
+) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    parts = list(_of_a_chain(nodes, path, positions, 0))
+    if links:
+        parts += [Part("next_token", nodes), Part("next_sibling", nodes)]
+    if not drafted:
+        return tuple(parts), ()
+    parts.append(Part("draft_ids", nodes - 1))
+    if rope:
+        parts.append(Part("rope_positions", nodes - 1))
+    return tuple(parts), tuple(Part(name, nodes - 1) for name in DRAFT_FLOATS)
+
+
+def _defer(session: Session, launch: Launch, targets: torch.Tensor, nodes: int) -> None:
+    """Leave a chain's logits to be reduced with those of other launches. Under a captured graph depth 1 alone is
+    known."""
+    first, ids, steps = launch.first, session.draft_id_or_zero, launch.step_logits
+    if launch.too_large or first is None or ids is None or nodes < 2 or (steps and len(steps) != nodes - 2):
+        return
+    launch.packet.engine_has_probs = session.softmax_chains
+    size = first.numel() * 16 * (len(steps) + 1)
+    if size <= PART_BYTES:
+        launch.packet.drafted = (session.deferred.add([first, *steps], targets, ids, now=launch.borrowed),)
+        return
+    rows = max(1, targets.shape[0] * PART_BYTES // size)
+    parts = [slice(start, start + rows) for start in range(0, targets.shape[0], rows)]
+    launch.packet.drafted = tuple(
+        Deferred().add([first[part], *(s[part] for s in steps)], targets[part], ids, now=True) for part in parts
+    )
+
+
+def _of_tree(session: Session, launch: Launch, targets: torch.Tensor, nodes: int) -> Facts | None:
+    first, ids, topology, k = launch.first, session.draft_id_or_zero, launch.topology, launch.topk
+    if launch.too_large or first is None or ids is None or topology is None or topology.selected.shape[1] != nodes - 1:
+        return None
+    if launch.step_logits and len(launch.step_logits) != max(0, (topology.parent_list.shape[1] - 1) // k):
+        return None  # steps that went another way: the rows would be those of other nodes
+    launch.packet.engine_has_probs = True
+    bs = topology.selected.shape[0]
     expected = targets.to(torch.int64).gather(1, topology.parents().to(torch.int64))
-    facts = _in_parts(first, launch.step_logits, topology, expected, session.draft_id_of)
-    launch.packet.engine_has_probs = launch.topk > 1 or session.softmax_chains
-    unknown = {
-        "draft_ids": -1,
-        "ranks": 0,
-        "in_vocab": -1,
-        "draft_logprobs": float("nan"),
-        "draft_entropies": float("nan"),
-    }
-    values: dict[str, torch.Tensor | None] = {name: with_root(v, unknown[name]) for name, v in facts.items()}
-    values["rope_positions"] = _rope(launch, topology, len(targets))
-    return values
+
+    def part_of(part: slice) -> Facts:
+        rows = slice(part.start * k, min(part.stop, bs) * k)
+        own = Topology(topology.parent_list[part], topology.selected[part], k)
+        return of_tree(first[part], [s[rows] for s in launch.step_logits], own, expected[part], ids)
+
+    size = first.numel() * 16 * max(nodes - 1, k * len(launch.step_logits) + 1)
+    ints, floats = part_of(slice(0, bs)) if size <= PART_BYTES else _in_parts(size, bs, part_of)
+    if not launch.step_logits:  # a captured graph drafted, or there was one step: depth 1 alone is known
+        known = topology.selected < k
+        ints, floats = [torch.where(known, t, -1) for t in ints], [torch.where(known, t, math.nan) for t in floats]
+    return ([*ints, _rope(launch, topology, bs)] if launch.rope_positions else ints), floats
 
 
-def _in_parts(
-    first: torch.Tensor, steps: list[torch.Tensor], topology: Topology, expected: torch.Tensor, ids: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """`drafted`, some requests at a time: its float32 copies of [bs, D, Vd] would not fit beside the engine."""
-    bs, k = first.shape[0], topology.topk
-    size = max(1, PART_BYTES // max(1, 4 * first.shape[1] * max(expected.shape[1], k * len(steps) + 1)))
-    parts = [
-        drafted(
-            first[a : a + size], [s[a * k : (a + size) * k] for s in steps],
-            Topology(topology.parent_list[a : a + size], topology.selected[a : a + size], k),
-            expected[a : a + size], ids,
-        )
-        for a in range(0, bs, size)
-    ]  # fmt: skip
-    return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
+def _in_parts(size: int, bs: int, facts: Callable[[slice], Facts]) -> Facts:
+    """`facts` of all requests, some at a time: float32 copies of all their logits would not fit beside the engine.
+
+    `size` is about what they would take, in bytes.
+    """
+    step = max(1, bs * PART_BYTES // size)
+    parts = [facts(slice(a, a + step)) for a in range(0, bs, step)]
+    ints, floats = ([torch.cat(column) for column in zip(*(p[kind] for p in parts), strict=True)] for kind in (0, 1))
+    return ints, floats
 
 
-def _first_logits(session: Session, launch: Launch) -> torch.Tensor | None:
-    """Logits that drafted depth 1, [bs, Vd]; None unless every request's are known."""
-    carried = [session.carried.get(state.rid) for state in launch.packet.requests]
-    rows = [(c.logits, c.row) for c in carried if c and c.logits is not None]
-    if len(rows) != len(carried):
-        return None
-    whole = rows[0][0]
-    if whole.shape[0] == len(rows) and all(t is whole and r == i for i, (t, r) in enumerate(rows)):
-        return whole
-    return torch.stack([t[r] for t, r in rows])
-
-
-def _rope(launch: Launch, topology: Topology, bs: int) -> torch.Tensor | None:
-    """Rotary position at which each node was drafted, [bs, D]; -1 for the root and depth 1."""
-    if not launch.rope_positions:
-        return None
+def _rope(launch: Launch, topology: Topology, bs: int) -> torch.Tensor:
+    """Rotary position at which each node of a tree was drafted, [bs, D - 1]; -1 for depth 1."""
     flat = torch.cat(launch.rope_positions)
     first = torch.full((bs,), -1, dtype=flat.dtype, device=flat.device)
-    if topology.topk == 1:
-        steps = [p.view(bs) for p in launch.rope_positions]
-        return with_root(torch.stack([first, *steps], dim=1), -1)
-    return with_root(torch.cat([first, flat])[topology.rows(bs)], -1)
+    rows = topology.rows(bs).clamp(0, bs + flat.shape[0] - 1)
+    return torch.cat([first, flat])[rows]

@@ -67,13 +67,24 @@ def target_vocab(session: Session) -> int | None:
     return getattr(config, "vocab_size", None)
 
 
+def head_rows(model: Any) -> int | None:
+    """Rows of the draft's head [Vd, H], padding included, over all tensor-parallel ranks; None without a head.
+
+    Each rank holds an equal part of them (vocab_parallel_embedding.py of 0.5.9 and 0.5.23).
+    """
+    head = getattr(model, "lm_head", None)
+    weight, parts = getattr(head, "weight", None), getattr(head, "tp_size", 1)
+    if not isinstance(weight, torch.Tensor):
+        return None
+    return weight.shape[0] * (parts if isinstance(parts, int) else 1)
+
+
 def served_facts(session: Session) -> None:
     """Facts of the map that the worker uses; prepares the inverse map for ranks."""
     worker, recorder = session.worker, session.recorder
     inner = getattr(worker, "_draft_worker", None) or worker
     hot = getattr(inner, "hot_token_id", None)
-    head = getattr(getattr(session.draft_runner, "model", None), "lm_head", None)
-    rows = head.weight.shape[0] if head is not None and hasattr(head, "weight") else None
+    rows = head_rows(getattr(session.draft_runner, "model", None))
     vocab = target_vocab(session)
     if isinstance(hot, torch.Tensor):
         facts = map_facts(hot, vocab)
@@ -104,4 +115,5 @@ def prepare_maps(session: Session, hot: torch.Tensor | None, rows: int | None, v
     inverse = torch.full((vocab,), -1, dtype=torch.int64, device=device)
     valid = (ids >= 0) & (ids < vocab)
     inverse[ids[valid]] = torch.arange(ids.numel(), device=device)[valid]
-    session.draft_id_of = inverse
+    session.draft_id_or_zero = inverse.clamp(min=0)
+    session.recorder.draft_id_of = inverse.cpu().numpy()

@@ -2,11 +2,11 @@
 -- title: The draft's distribution is not flat
 -- severity: warning
 -- certainty: symptom
--- requires: drafts, contract:draft.draft_vocab_size
+-- requires: first_draft_entropy, contract:draft.draft_vocab_size
 -- causes: weights.not_loaded, weights.missing
 -- param flat_entropy_share: float = 0.9, mean entropy over ln(vocabulary) that counts as flat
 -- param min_rounds: int = 30, drafts below which nothing is said
-WITH d AS (SELECT count(draft_entropy) AS n, avg(draft_entropy) AS entropy FROM drafts WHERE depth = 1),
+WITH d AS (SELECT drafts AS n, entropy FROM first_draft_entropy),
 g AS (SELECT n, entropy, ln(fact('draft.draft_vocab_size')::DOUBLE) AS flat FROM d)
 SELECT
     CASE WHEN n < $min_rounds OR flat IS NULL THEN 'unknown'

@@ -8,8 +8,8 @@
 WITH f AS (
     SELECT fact('draft.fc') AS fc, fact('forward.fc_applied') AS applied,
            fact('forward.draft_input_width')::BIGINT AS width,
-           (SELECT count(*) FILTER (WHERE NOT fc_applied) FROM rounds) AS without,
-           (SELECT count(fc_applied) FROM rounds) AS rounds
+           (SELECT coalesce(sum(fc_not_applied), 0)::BIGINT FROM round_counts) AS without,
+           (SELECT coalesce(sum(fc_known), 0)::BIGINT FROM round_counts) AS rounds
 ),
 g AS (SELECT *, applied = 'false' OR without * 2 > rounds AS bypassed FROM f)
 SELECT

@@ -7,17 +7,14 @@
 -- about: Finished requests only. Sampled or dropped rounds are not compared.
 -- param count_tolerance: float = 0.01, relative difference that the end of a recording explains
 -- references: sglang#11572, vllm#16035
-WITH ours AS (
-    SELECT host, pid, request_seq, count(*) AS rounds, sum(accepted) AS accepted FROM rounds GROUP BY ALL
-),
-f AS (
+WITH f AS (
     SELECT count(*) AS n, sum(o.rounds) AS rounds, sum(o.accepted) AS accepted,
            sum(q.engine_rounds) AS engine_rounds, sum(q.engine_accepted) AS engine_accepted
-    FROM requests q JOIN ours o USING (host, pid, request_seq)
+    FROM requests q JOIN round_counts o USING (host, pid, request_seq)
     WHERE q.end_time_unix_nano IS NOT NULL AND q.engine_rounds IS NOT NULL
 ),
 g AS (
-    SELECT *, EXISTS (SELECT 1 FROM events WHERE kind = 'rows_dropped') AS dropped,
+    SELECT *, EXISTS (FROM dropped_rows) AS dropped,
         abs(rounds - engine_rounds) > $count_tolerance * rounds
             OR abs(accepted - engine_accepted) > $count_tolerance * greatest(accepted, 100) AS differ
     FROM f

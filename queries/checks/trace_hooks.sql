@@ -9,11 +9,15 @@ SELECT
            CASE WHEN errors > 0 THEN concat(' (', errors, ' errors of the hook)') END) AS reason,
     json_object('target', target, 'status', status, 'detail', detail, 'errors', errors) AS evidence
 FROM hooks
-WHERE status IN ('shut_out', 'disabled_after_errors', 'graph_hidden')
+WHERE status IN ('shut_out', 'disabled_after_errors')
     OR (required AND status IN ('missing', 'never_fired'))
 UNION ALL
-SELECT 'ok', 'hooks', concat(count(*) FILTER (WHERE status = 'installed'), ' hooks are attached'),
+SELECT 'ok', 'hooks', concat(
+        count(*) FILTER (WHERE status IN ('installed', 'graph_hidden')), ' hooks are attached',
+        CASE WHEN bool_or(status = 'graph_hidden') THEN concat(
+            '; ', count(*) FILTER (WHERE status = 'graph_hidden'), ' of them see nothing of what captured graphs run')
+        END),
     json_object('hooks', count(*))
 FROM hooks
-HAVING count(*) FILTER (WHERE status IN ('shut_out', 'disabled_after_errors', 'graph_hidden')
+HAVING count(*) FILTER (WHERE status IN ('shut_out', 'disabled_after_errors')
                               OR (required AND status IN ('missing', 'never_fired'))) = 0

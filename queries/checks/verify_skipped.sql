@@ -8,7 +8,7 @@
 -- param min_rounds: int = 30, tokens below which nothing is said
 WITH f AS (
     SELECT coalesce(sum(output_tokens), 0) AS tokens, sum(engine_rounds) AS engine_rounds,
-           (SELECT count(*) FROM rounds) + (SELECT coalesce(sum(rounds), 0) FROM totals) AS rounds,
+           (SELECT coalesce(sum(rounds), 0)::BIGINT FROM round_counts) + (SELECT coalesce(sum(rounds), 0) FROM totals) AS rounds,
            fact('server.speculative_algorithm') AS algorithm
     FROM requests WHERE end_time_unix_nano IS NOT NULL AND output_tokens > 1
 )

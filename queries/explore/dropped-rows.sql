@@ -1,11 +1,7 @@
 -- title: Rows that were not recorded, by reason
 -- needs: totals
-WITH reasons AS (
-    SELECT host, pid, unnest(json_keys(dropped_rows_by_reason)) AS reason, dropped_rows_by_reason AS rows
-    FROM all_ranks.totals
-    WHERE dropped_rows_by_reason IS NOT NULL
-)
-SELECT host, pid, reason, sum((rows ->> ('$."' || reason || '"'))::BIGINT)::BIGINT AS rows
-FROM reasons
-GROUP BY host, pid, reason
-ORDER BY rows DESC
+SELECT t.host, t.pid, c.key AS reason, sum(c.value::BIGINT)::BIGINT AS rows
+FROM all_ranks.totals t, json_each(t.dropped_rows_by_reason) c
+WHERE json_type(t.dropped_rows_by_reason) = 'OBJECT'
+GROUP BY ALL
+ORDER BY rows DESC, t.host, t.pid, reason

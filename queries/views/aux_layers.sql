@@ -1,5 +1,5 @@
 -- title: Aux layers that each place of the draft's configuration names, against those captured
--- needs: contract
+-- needs: contract, fact, fact_source
 -- about: Engines disagree on what an id means: SGLang reads `eagle_config` and captures the layer's output, which is
 --        the next layer's input; vLLM and speculators mean the layer's input. Layers here are inputs.
 -- column path: where in the configuration the ids stand

@@ -3,5 +3,6 @@
 -- about: One row per request and verify launch.
 SELECT r.*
 FROM all_rounds r
-LEFT JOIN all_requests q ON q.host = r.host AND q.pid = r.pid AND q.request_seq = r.request_seq
-WHERE coalesce(q.request_kind, 'user') = 'user' AND r.counted IS NOT FALSE
+ANTI JOIN (FROM all_requests WHERE request_kind <> 'user') q
+    ON q.host = r.host AND q.pid = r.pid AND q.request_seq = r.request_seq
+WHERE r.counted IS NOT FALSE

@@ -143,6 +143,8 @@ class Synthetic:
     rounds_recorded: bool = True
     wrong_expectation: bool = False
     seed: int = 0
+    process: Row = field(default_factory=lambda: {"pid": 7, "tp_rank": 0, "dp_rank": None})
+    peers: list[Synthetic] = field(default_factory=list["Synthetic"])  # other ranks of the same run
 
     def fact(self, name: str, actual: Any, expected: Any = ..., source: str = "test") -> Synthetic:
         """Set a fact; its expected value stays unless given."""
@@ -170,6 +172,14 @@ class Synthetic:
         self.keys[name] = {**(self.keys.get(name) or key(name, shape or [])), "fate": "dropped"}
         return self
 
+    def with_peer(self, peer: Synthetic, *, tp: int = 0, dp: int | None = None) -> Synthetic:
+        """A run of one more rank; the first is rank 0 of its kind."""
+        if dp is not None:
+            self.process["dp_rank"] = 0
+        self.peers.append(peer)
+        peer.process = {"pid": 7 + len(self.peers), "tp_rank": tp, "dp_rank": dp}
+        return self
+
     def write(self, parent: Path, name: str = "run-1") -> Path:
         """Write the run below `parent` and return its folder."""
         folder = parent / name
@@ -177,7 +187,12 @@ class Synthetic:
         run = {"schema_version": 1, "run_id": name, "start_time_unix_nano": 1, "host": "node", "sglang": "0.5.23",
                "settings": {"level": self.level}}  # fmt: skip
         (folder / "run.json").write_text(json.dumps(run))
-        writer = TraceWriter(folder, {"host": "node", "pid": 7, "tp_rank": 0, "dp_rank": None, "pp_rank": 0})
+        for rank in (self, *self.peers):
+            rank._write_tables(folder)
+        return folder
+
+    def _write_tables(self, folder: Path) -> None:
+        writer = TraceWriter(folder, {"host": "node", "pp_rank": 0, **self.process})
         writer.write("contract", [
             {"key": k, "actual": json.dumps(a), "expected": None if e is None else json.dumps(e), "source": s,
              "time_unix_nano": 1}
@@ -189,7 +204,6 @@ class Synthetic:
         writer.write("hooks", self.hooks)
         if self.rounds:
             self._write_rounds(writer)
-        return folder
 
     def _write_rounds(self, writer: TraceWriter) -> None:
         rng = random.Random(self.seed)

@@ -28,6 +28,7 @@ from synthetic import HIDDEN, POOR, Synthetic
 
 from eagletrace.diagnose import Diagnosis, diagnose, policy
 from eagletrace.errors import EagletraceError
+from eagletrace.record.writer import TraceWriter
 from eagletrace.store import open_run
 
 TOP_KEYS = ["schema_version", "run", "verdict", "acceptance", "causes", "checks"]
@@ -235,3 +236,19 @@ def test_the_fix_is_that_of_the_most_telling_check(diagnosed: Diagnose) -> None:
     assert '"use_aux_hidden_state": true' in flag.fix and "/models/draft-b/config.json" in flag.fix
     assert shallow.evidence[0].query == "aux_states"
     assert "/models/target-a" in shallow.fix
+
+
+def test_dropped_rows_are_told_by_reason_whatever_the_verdict(tmp_path: Path) -> None:
+    """From events and totals, which count the same rows; also where nothing else is judged."""
+    for number, run in enumerate((Synthetic(), simulated())):
+        folder = run.event("rows_dropped", table="launch", rows=5, reason="queue full").write(tmp_path, f"run-{number}")
+        writer = TraceWriter(folder, {"host": "node", "pid": 8, "tp_rank": 1})
+        for lost in ({"queue full: launch": 2, "disk bound: spans": 40}, {"queue full: launch": 3}):
+            writer.write("totals", [{"rounds": 0, "dropped_rows_by_reason": json.dumps(lost)}])
+        with open_run(folder) as opened:
+            found = diagnose(opened)
+        (check,) = (c for c in found.to_json()["checks"] if c["id"] == "trace.rows_dropped")
+        assert check["status"] == "alarm"
+        assert check["reason"] == (
+            "40 rows were not recorded: disk bound (spans 40); 5 rows were not recorded: queue full (launch 5)"
+        )

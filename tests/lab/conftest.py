@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ LAYER_KEYS = (
     "mlp.down_proj", "hidden_norm", "input_layernorm", "post_attention_layernorm",
 )  # fmt: skip
 VARIANTS = ("default", "full_vocab", "other_layers", "own_embeddings")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes, unless it was asked for."""
+    if not os.environ.get("EAGLETRACE_SOAK"):
+        for item in items:
+            if item.get_closest_marker("soak") is not None:
+                item.add_marker(pytest.mark.skip(reason="takes minutes: make soak"))
 
 
 def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -> None:

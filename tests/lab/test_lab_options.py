@@ -41,6 +41,18 @@ def test_a_tree_gets_eight_nodes(tiny_pair: Path, tmp_path: Path) -> None:
     assert plan(tiny_pair, tmp_path, topk=4, draft_tokens=6).flags["speculative-num-draft-tokens"] == 6
 
 
+def test_several_ranks_get_a_core_each_and_no_nccl(
+    tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {4, 2, 7})  # pyright: ignore[reportUnknownLambdaType]
+    found = plan(tiny_pair, tmp_path, tp=2, dp=2)
+    assert (found.flags["tp"], found.flags["dp"]) == (2, 2)
+    assert found.env["SGLANG_CPU_OMP_THREADS_BIND"] == "2|4|7|2"
+    assert not Path(found.env["SGLANG_NCCL_SO_PATH"]).exists()
+    alone = plan(tiny_pair, tmp_path)
+    assert not {"tp", "dp"} & set(alone.flags) and "SGLANG_CPU_OMP_THREADS_BIND" not in alone.env
+
+
 def test_tracing_off_and_inherited(tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLETRACE_SAMPLE", "0.5")
     monkeypatch.setenv("EAGLETRACE_LAB_SGLANG_0_5_9_PYTHON", sys.executable)

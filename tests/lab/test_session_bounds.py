@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,9 +14,13 @@ from torch import nn  # noqa: E402
 from eagletrace.instrumentations.sglang import session as module  # noqa: E402
 from eagletrace.instrumentations.sglang import verdict  # noqa: E402
 from eagletrace.instrumentations.sglang.capture import would_capture  # noqa: E402
-from eagletrace.instrumentations.sglang.distributions import Topology, drafted  # noqa: E402
-from eagletrace.instrumentations.sglang.launch import carry  # noqa: E402
-from eagletrace.instrumentations.sglang.session import Session  # noqa: E402
+from eagletrace.instrumentations.sglang.distributions import Topology, of_chain  # noqa: E402
+from eagletrace.instrumentations.sglang.launch import carried  # noqa: E402
+from eagletrace.instrumentations.sglang.launch_state import Launch  # noqa: E402
+from eagletrace.instrumentations.sglang.session import Extend, ForwardFacts, Session  # noqa: E402
+from eagletrace.record.requests import RequestState  # noqa: E402
+from eagletrace.record.rounds import RoundPacket  # noqa: E402
+from eagletrace.record.trees import read  # noqa: E402
 
 
 def request(rid: str, *, finished: bool = False) -> Any:
@@ -23,27 +28,45 @@ def request(rid: str, *, finished: bool = False) -> Any:
 
 
 def session(**arguments: Any) -> Session:
-    settings = SimpleNamespace(sample=1.0)
+    settings = SimpleNamespace(sample=1.0, level="tokens")
     recorder: Any = SimpleNamespace(settings=settings)
     return Session(recorder, "0", SimpleNamespace(**arguments))
 
 
+def states(*seqs: int) -> list[RequestState]:
+    return [RequestState(seq, f"r{seq}", "user", True, 0, None, 5) for seq in seqs]
+
+
+def extend(state: Session, requests: list[RequestState]) -> Extend:
+    return Extend(requests, torch.zeros(len(requests), 2), ForwardFacts(), state.launches)
+
+
 def test_logits_of_requests_that_left_without_a_result_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     state = session()
-    carry(state, [request("aborted")], torch.zeros(1, 2))
+    state.keep(extend(state, states(1)))
     state.launches = module.STALE_LAUNCHES + 1
-    carry(state, [request("runs")], torch.zeros(1, 2))
-    assert list(state.carried) == ["runs"]
+    state.keep(extend(state, states(2)))
+    assert list(state.carried) == [2]
     monkeypatch.setattr(module, "MAX_CARRIED", 2)
     for number in range(5):
-        carry(state, [request(str(number))], torch.zeros(1, 2))
-    assert list(state.carried) == ["3", "4"]
+        state.keep(extend(state, states(number)))
+    assert list(state.carried) == [3, 4]
+
+
+def test_depth_one_was_drafted_by_the_extend_before_whoever_else_was_in_it() -> None:
+    state = session()
+    a, b, c = states(1, 2, 3)
+    state.last_extend = whole = extend(state, [a, b])
+    assert state.carried_of([a, b]) is whole and state.last_extend is None
+    state.last_extend = whole = extend(state, [a, b])
+    prefilled = extend(state, [c])
+    state.keep(prefilled)
+    assert state.carried_of([b, c]) == [(whole, 1), (prefilled, 0)]  # a waits, or has finished
+    assert state.carried_of([a, b]) == [(whole, 0), None]
 
 
 def test_a_prefill_server_keeps_no_logits() -> None:
-    state = session(disaggregation_mode="prefill")
-    carry(state, [request("a")], torch.zeros(1, 2))
-    assert not state.carried
+    assert carried(session(disaggregation_mode="prefill"), [request("a")], torch.zeros(1, 2)) is None
 
 
 def test_request_states_are_bounded_and_an_id_may_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,20 +117,45 @@ def test_asking_what_would_be_captured_leaves_a_delegating_model_alone() -> None
 @pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
 def test_facts_are_the_same_in_parts(topk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bs, vocab, steps = 5, 8, 2
-    first = torch.randn(bs, vocab)
-    later = [torch.randn(bs * topk, vocab) for _ in range(steps)]
-    selected = torch.tensor([[0, 1, 2]] if topk == 1 else [[0, 1, 4]]).expand(bs, -1)
-    parents = torch.zeros(bs, 0 if topk == 1 else 5, dtype=torch.int64)
-    topology = Topology(parents, selected, topk)
-    expected, ids = torch.randint(0, vocab, (bs, 3)), torch.arange(vocab)
-    whole = drafted(first, later, topology, expected, ids)
-    monkeypatch.setattr(verdict, "PART_BYTES", 300)
-    parts = verdict._in_parts(first, later, topology, expected, ids)  # pyright: ignore[reportPrivateUsage]
-    assert whole.keys() == parts.keys() and all(torch.equal(whole[n], parts[n]) for n in whole)
+    state = session()
+    state.draft_id_or_zero = torch.arange(vocab)
+    tokens = torch.randint(0, vocab, (bs, 4))
+    first, later = torch.randn(bs, vocab), [torch.randn(bs * topk, vocab) for _ in range(steps)]
+    read_by_size: list[Any] = []
+    for size in (1 << 30, 300):
+        monkeypatch.setattr(verdict, "PART_BYTES", size)
+        launch = Launch(RoundPacket(1, 0, states(*range(bs)), [1] * bs, 0), [], first, topk=topk)
+        launch.step_logits = list(later)
+        if topk > 1:
+            launch.topology = Topology(torch.zeros(bs, 5, dtype=torch.int64), torch.tensor([[0, 1, 4]] * bs), topk)
+        accepted = torch.arange(bs)[:, None] * 4
+        verdict.observe(state, launch, tokens, tokens, [None, None], accepted)
+        state.deferred.compute()
+        read_by_size.append(read([launch.packet]))
+    whole, parts = read_by_size
+    for name in ("draft_ids", "better", "probs", "logprobs", "entropies"):
+        assert np.array_equal(getattr(whole, name)[:, 1:], getattr(parts, name)[:, 1:]), name
 
 
-def test_a_token_out_of_the_vocabulary_is_unknown_to_the_draft() -> None:
-    topology = Topology(torch.zeros(1, 0, dtype=torch.int64), torch.arange(2)[None], 1)
-    expected = torch.tensor([[3, 99]])
-    facts = drafted(torch.randn(1, 4), [torch.randn(1, 4)], topology, expected, torch.arange(4))
-    assert facts["in_vocab"].tolist() == [[1, 0]] and facts["ranks"][0, 1] == -1
+def test_facts_of_a_chain_against_the_distribution_itself() -> None:
+    first, steps = torch.randn(2, 4), [torch.randn(2, 4)]
+    ids_of = torch.tensor([0, 1, 2, 3, 0])  # the draft has no token 4
+    expected = torch.tensor([[3, 99], [1, 0]])
+    (ids,), (better, probs, best, means) = of_chain([first, *steps], expected, ids_of)
+    entropies = best - probs.log() - means
+    for row, (logits, wanted) in enumerate([(first[0], 3), (first[1], 1), (steps[0][0], 0), (steps[0][1], 0)]):
+        p = logits.softmax(-1)
+        assert ids[row] == logits.argmax() and better[row] == int((logits > logits[wanted]).sum())
+        assert torch.allclose(probs[row], p.max()) and torch.allclose(entropies[row], -(p * p.log()).sum())
+
+
+def test_steps_that_went_another_way_give_no_facts_of_a_tree() -> None:
+    launch = Launch(RoundPacket(1, 0, states(1), [1], 0), [], torch.randn(1, 8), topk=2)
+    state = session()
+    state.draft_id_or_zero = torch.arange(8)
+    launch.topology = Topology(torch.zeros(1, 5, dtype=torch.int64), torch.tensor([[0, 1, 4]]), 2)
+    launch.step_logits = [torch.randn(2, 8)]  # two are due
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    verdict.observe(state, launch, tokens, tokens, [None, None], torch.zeros(1, 4, dtype=torch.int32))
+    trees = read([launch.packet])
+    assert trees is not None and trees.better is None

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eagletrace.record import recorder as module
 from eagletrace.record.recorder import Recorder
 from eagletrace.record.requests import is_sampled, prompt_hash
+from eagletrace.record.rounds import Drafted, DraftedTogether, Values
 from eagletrace.settings import Settings
-from tests.record.packets import PROCESS, chain, host, rows, state
+from tests.record.packets import PROCESS, chain, rows, state
 
 Make = Callable[..., Recorder]
 
@@ -64,6 +66,18 @@ def test_what_is_queued_is_readable_after_a_flush(make: Make, tmp_path: Path) ->
     assert (total["rounds"], total["accepted"], total["correct_drafts_histogram"]) == (1, 2, [0, 0, 1, 0])
 
 
+def test_a_request_that_finishes_while_its_start_is_written_has_one_span(make: Make, tmp_path: Path) -> None:
+    recorder, request = make(flush_s=600), state()
+    recorder.request(request)
+    request.end_ns = 50  # its end is not queued yet: finish_reason and output_tokens are still to be set
+    assert recorder.flush(30)
+    request.finish_reason = "length"
+    recorder.request(request)
+    assert recorder.flush(30)
+    (span,) = [row for row in rows(tmp_path, "spans") if row["name"] == "eagle.request"]
+    assert json.loads(span["attributes"])["eagle.finish_reason"] == "length"
+
+
 def test_rows_get_no_older_than_the_flush_interval(make: Make, tmp_path: Path) -> None:
     make(flush_s=0.2).event("serving")
     deadline = time.monotonic() + 20
@@ -87,35 +101,88 @@ def test_a_full_queue_drops_and_counts_and_never_blocks(
     recorder = make(start=False)
     for number in range(7):
         recorder.event("control", number=number)
-    for number in range(3):
-        recorder.launch(chain([1], [1, 2], number=number))
     recorder.start()
     assert recorder.flush(30) and recorder.flush(30)
     kept = [r for r in rows(tmp_path, "events") if r["kind"] == "control"]
     assert [json.loads(r["detail"])["number"] for r in kept] == [0, 1, 2, 3, 4]
-    assert dropped(tmp_path) == {"queue full: events": 2, "queue full: launch": 3}
+    assert dropped(tmp_path) == {"queue full: events": 2}
     notes = [json.loads(r["detail"]) for r in rows(tmp_path, "events") if r["kind"] == "rows_dropped"]
-    assert {(n["table"], n["rows"]) for n in notes} == {("events", 2), ("launch", 3)}
+    assert {(n["table"], n["rows"]) for n in notes} == {("events", 2)}
 
 
-def test_queued_trees_are_bounded_by_their_nodes(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUEUE_NODES", 5)
+def test_launches_that_do_not_fit_keep_their_counts(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = make(start=False)
-    for number in range(4):
-        recorder.launch(chain([1], [1, 2], number=number))  # two nodes each
+    monkeypatch.setattr(module, "QUEUE_BYTES", 4 * chain([1], [1, 2]).bytes)
+    for number in range(10):
+        recorder.launch(chain([1], [1, 2], number=number, requests=[state(number)]))
+    recorder.start()
+    assert recorder.flush(30) and recorder.flush(30)
+    assert [r["round"] for r in rows(tmp_path, "rounds")] == [6, 7, 8, 9]  # the oldest went
+    assert dropped(tmp_path) == {"queue full: rounds": 6, "queue full: drafts": 6, "queue full: verifies": 12}
+    totals = rows(tmp_path, "totals")
+    assert sum(r["rounds"] for r in totals) == 10 and sum(r["accepted"] for r in totals) == 10
+    recorder.launch(chain([1], [1, 2], number=11))  # there is room again
+    assert recorder.flush(30)
+    assert len(rows(tmp_path, "rounds")) == 5
+
+
+def test_a_launch_whose_values_are_still_on_the_device_is_not_folded(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading them would wait for the device on the engine's thread."""
+    recorder, late = make(start=False), chain([1], [1, 2])
+    assert late.values is not None
+    late.values.ready = lambda: False
+    monkeypatch.setattr(module, "QUEUE_BYTES", 0)
+    recorder.launch(late)
+    recorder.start()
+    assert recorder.flush(30) and len(rows(tmp_path, "rounds")) == 1
+
+
+def test_a_launch_waits_for_facts_that_are_computed_with_later_ones(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = make(flush_s=600)
+    together, packets = DraftedTogether(1, 1), [chain([1], [1, 2], number=n, requests=[state(n)]) for n in (1, 2, 3)]
+    for packet in packets:
+        packet.start_ns = time.time_ns()
+    packets[1].drafted = (Drafted(together, 0),)
+    for packet in packets:
+        recorder.launch(packet)
+    assert recorder.flush(30)
+    assert [r["round"] for r in rows(tmp_path, "rounds")] == [1]
+    together.launches, together.closed = 1, True
+    together.ids, together.floats = (lambda: np.array([7])), (lambda: np.array([0, 0.5, 0, 0], dtype=np.float32))
+    assert recorder.flush(30)
+    assert [r["round"] for r in rows(tmp_path, "rounds")] == [1, 2, 3]
+    assert [r["draft_vocab_id"] for r in rows(tmp_path, "drafts")] == [None, 7, None]
+    monkeypatch.setattr(module, "HOLD_NS", 0)  # nothing waits for ever
+    packets[2].drafted = (Drafted(DraftedTogether(1, 1), 0),)
+    recorder.launch(packets[2])
+    assert recorder.flush(30) and len(rows(tmp_path, "rounds")) == 4
+
+
+@pytest.mark.parametrize("limit", [0, 1, 100])
+def test_counts_of_chains_are_exact_however_many_wait(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    recorder = make(start=False, level="contract")
+    monkeypatch.setattr(module, "COUNTS_LIMIT", limit)
+    for _ in range(5):
+        recorder.counts([state(1), state(2), state(3, kind="warmup")], [3, 1, 2], [True, True, True], 3)
+        recorder.counts([state(1)], [3], [False], 3)
     recorder.start()
     assert recorder.flush(30)
-    assert len(rows(tmp_path, "rounds")) == 3
-    recorder.launch(chain([1], [1, 2], number=9))  # there is room again
-    assert recorder.flush(30)
-    assert len(rows(tmp_path, "rounds")) == 4
-    assert dropped(tmp_path) == {"queue full: launch": 1}
+    (total,) = rows(tmp_path, "totals")
+    assert (total["rounds"], total["drafted"], total["accepted"]) == (10, 30, 20)
+    assert total["reached_by_depth"] == [10, 10, 5] and total["accepted_by_depth"] == [10, 5, 5]
+    assert total["correct_drafts_histogram"] == [0, 5, 0, 5]
 
 
-def test_launches_are_converted_in_slices_of_launches_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE", 3)
+def test_launches_are_converted_in_slices_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = [chain([1], [1, 2], number=n) for n in range(7)]
-    assert [len(part) for part in module.slices(launches)] == [3, 3, 1]
     monkeypatch.setattr(module, "SLICE_NODES", 4)
     assert [len(part) for part in module.slices(launches)] == [2, 2, 2, 1]
     monkeypatch.setattr(module, "SLICE_NODES", 1)
@@ -153,10 +220,19 @@ def test_a_failing_disk_gives_one_warning_and_recording_goes_on(
     assert f"to {tmp_path}: [Errno 28] No space left on device; serving goes on" in warning
     recorder.event("control", number=4)
     assert recorder.flush(30)
-    assert [json.loads(r["detail"])["number"] for r in rows(tmp_path, "events")] == [4]
-    assert sum(r["rounds"] for r in rows(tmp_path, "totals")) == 3  # totals wait for the disk
+    events = [(r["kind"], json.loads(r["detail"])) for r in rows(tmp_path, "events")]
+    assert [d["number"] for kind, d in events if kind == "control"] == [1, 2, 3, 4]  # facts wait for the disk
+    (stopped,) = [d for kind, d in events if kind == "recording_stopped"]
+    (resumed,) = [d for kind, d in events if kind == "recording_resumed"]
+    assert "No space left" in stopped["reason"] and resumed["rows_lost"]["verifies"] == 6
+    told = [d for kind, d in events if kind == "rows_dropped"]
+    assert {d["table"]: d["rows"] for d in told} == resumed["rows_lost"]
+    assert sum(r["rounds"] for r in rows(tmp_path, "totals")) == 3  # and so do totals
     lost = dropped(tmp_path)
-    assert (lost["write failed: events"], lost["write failed: rounds"], lost["write failed: verifies"]) == (3, 3, 6)
+    assert (lost["write failed: events"], lost["write failed: rounds"], lost["write failed: verifies"]) == (0, 3, 6)
+    recorder.launch(chain([101], [101, 102], number=5))
+    assert recorder.flush(30)
+    assert [r["round"] for r in rows(tmp_path, "rounds")] == [5]
 
 
 def _no_space(self: Path, target: Path) -> Path:
@@ -179,17 +255,20 @@ def test_one_tables_failure_does_not_cost_the_others(
     recorder.event("serving")
     recorder.request(state())
     assert recorder.flush(30)
-    assert len(rows(tmp_path, "events")) == 1 and len(rows(tmp_path, "requests")) == 1
+    assert [r["kind"] for r in rows(tmp_path, "events")] == ["serving", "recording_stopped"]
+    assert len(rows(tmp_path, "requests")) == 1
 
 
 def test_one_launch_that_cannot_be_read_does_not_cost_the_others(make: Make, tmp_path: Path) -> None:
     def broken() -> Any:
         raise RuntimeError("the device is gone")
 
-    recorder = make(flush_s=600)
+    recorder, shape = make(flush_s=600), chain([101], [101, 102]).values
+    assert shape is not None
     for number in range(1, 5):
-        bad: dict[str, Any] = {"accept_index": broken} if number == 2 else {}
-        recorder.launch(chain([101], [101, 102], number=number, **bad))
+        packet = chain([101], [101, 102], number=number)
+        packet.values = Values(shape.int_parts, broken if number == 2 else shape.ints, shape.float_parts)
+        recorder.launch(packet)
     recorder.event("control", number={(1, 2): "no JSON has such a key"})
     recorder.fact("d2t.all_zero", False)
     assert recorder.flush(30)
@@ -262,7 +341,7 @@ PROMPT = [81_001, 81_002, 81_003]
 def _record_tokens(recorder: Recorder) -> None:
     packet = chain(
         TOKENS[1:], [*TOKENS[1:3], 90_059, 90_067], root=TOKENS[0], requests=[state(prompt_ids=list(PROMPT))],
-        draft_ids=host([-1, 71_011, 71_013, 71_017]),
+        draft_ids=[71_011, 71_013, 71_017],
     )  # fmt: skip
     recorder.launch(packet)
     recorder.prefilled(2, state(2, prompt_ids=list(PROMPT)), 12, 90_071)

@@ -8,28 +8,31 @@ import numpy as np
 import pytest
 
 from eagletrace.format import TABLES, arrow_schema
-from eagletrace.record.rounds import Columns, Ints, RoundPacket, add_node_rows, add_round_rows, verdicts
+from eagletrace.record.launch_rows import Columns, add_node_rows, add_round_rows
+from eagletrace.record.rounds import Ints, Part, RoundPacket, Values
 from eagletrace.record.totals import Totals
-from tests.record.packets import chain, host, state, tree
+from eagletrace.record.trees import alike, read
+from tests.record.packets import chain, state, tree
 
 Row = dict[str, Any]
 
 
-def table_rows(packet: RoundPacket, table: str, *, redacted: bool = False) -> list[Row]:
+def table_rows(packet: RoundPacket, table: str, *, redacted: bool = False, ids: Ints | None = None) -> list[Row]:
     """The rows that the recorder would write of a launch, all requests kept."""
     import pyarrow as pa
 
-    def as_they_are(ids: Ints) -> Ints:
-        return ids
+    def as_they_are(tokens: Ints) -> Ints:
+        return tokens
 
     out = {"rounds": Columns(), "drafts": Columns(), "verifies": Columns()}
-    seen, keep = verdicts(packet), np.ones(len(packet.requests), dtype=np.bool_)
-    add_round_rows(out["rounds"], packet, seen, keep)
-    if seen is not None:
-        add_node_rows(out["drafts"], out["verifies"], packet, seen, keep, as_they_are, redacted)
+    trees, keep = read([packet]), np.ones(len(packet.requests), dtype=np.bool_)
+    add_round_rows(out["rounds"], [packet], trees, keep)
+    if trees is not None:
+        add_node_rows(out["drafts"], out["verifies"], [packet], trees, keep, as_they_are, ids, redacted)
     schema = arrow_schema(TABLES[table])
     types: dict[str, Any] = {field.name: field.type for field in schema}
-    return pa.table(out[table].arrow(types.__getitem__)).to_pylist()
+    found = pa.table(out[table].arrow(types.__getitem__)).to_pylist()
+    return [dict.fromkeys(types) | row for row in found]
 
 
 def column(rows: list[Row], name: str) -> list[Any]:
@@ -76,9 +79,9 @@ def test_a_tree_with_siblings() -> None:
 
 def test_totals_count_rounds_by_depth_not_nodes() -> None:
     totals, packet = Totals(), tree()
-    seen = verdicts(packet)
-    assert seen is not None
-    totals.add(packet, seen)
+    trees = read([packet])
+    assert trees is not None
+    totals.add([packet], trees)
     row = totals.take(5)
     assert row is not None
     # Depth 1: both reach it and both have a right node. Depth 2: only request 2 reaches it (node 2 of request 1 is a
@@ -93,18 +96,18 @@ def test_totals_count_rounds_by_depth_not_nodes() -> None:
 def test_totals_leave_out_what_is_not_a_users_counted_round(kind: str, counted: bool) -> None:
     totals = Totals()
     packet = chain([101], [101, 102], requests=[state(kind=kind)], counted=[counted])
-    seen = verdicts(packet)
-    assert seen is not None
-    totals.add(packet, seen)
+    trees = read([packet])
+    assert trees is not None
+    totals.add([packet], trees)
     assert totals.take(1) is None
 
 
 def test_totals_grow_with_deeper_rounds() -> None:
     totals = Totals()
     for packet in (chain([1], [9, 9]), chain([101, 102, 103], [101, 102, 103, 104])):
-        seen = verdicts(packet)
-        assert seen is not None
-        totals.add(packet, seen)
+        trees = read([packet])
+        assert trees is not None
+        totals.add([packet], trees)
     row = totals.take(1)
     assert row is not None and row["correct_drafts_histogram"] == [1, 0, 0, 1]
     assert row["reached_by_depth"] == [2, 1, 1] and row["accepted_by_depth"] == [1, 1, 1]
@@ -124,9 +127,8 @@ def test_what_the_draft_did_not_tell_is_null() -> None:
 def _with_draft_facts(**facts: Any) -> RoundPacket:
     unknown = float("nan")
     known: dict[str, Any] = {
-        "draft_ids": host([-1, 4, 0]), "ranks": host([0, 1, -1]), "in_vocab": host([-1, 1, 0]),
-        "rope_positions": host([-1, 10, -1]), "draft_logprobs": host([unknown, -0.5, unknown], float),
-        "draft_entropies": host([unknown, 2.0, 0.0], float),
+        "draft_ids": [4, 0], "better": [0.0, 2.0], "rope_positions": [10, -1],
+        "draft_probs": [0.5, unknown], "draft_logits": [1.0, 2.0], "draft_means": [0.5, 1.0],
     }  # fmt: skip
     return chain([101, 102], [101, 7, 8], **(known | facts))
 
@@ -134,22 +136,74 @@ def _with_draft_facts(**facts: Any) -> RoundPacket:
 def test_zero_is_not_null_and_unknown_is_not_zero() -> None:
     drafts = table_rows(_with_draft_facts(), "drafts")
     assert column(drafts, "draft_vocab_id") == [4, 0] and column(drafts, "rope_position") == [10, None]
-    assert column(drafts, "draft_entropy") == [2.0, 0.0] and column(drafts, "draft_logprob") == [-0.5, None]
+    assert column(drafts, "draft_entropy") == [pytest.approx(0.5 - np.log(0.5)), None]
+    assert column(drafts, "draft_logprob") == [pytest.approx(np.log(0.5)), None]
     assert column(drafts, "draft_prob") == [None, None]  # the engine fills 1.0 for chains
-    verifies = table_rows(_with_draft_facts(), "verifies")
+
+
+def test_whether_the_draft_could_have_said_the_targets_token() -> None:
+    ids = np.full(200, -1)
+    ids[101] = 4
+    verifies = table_rows(_with_draft_facts(draft_probs=[0.5, 0.5]), "verifies", ids=ids)
     assert column(verifies, "target_token_in_draft_vocab") == [None, True, False]
     assert column(verifies, "draft_rank_of_target_token") == [None, 1, None]  # no rank outside the vocabulary
+    unknown = table_rows(_with_draft_facts(), "verifies", ids=None)
+    assert column(unknown, "target_token_in_draft_vocab") == [None] * 3
+    short = table_rows(_with_draft_facts(), "verifies", ids=ids[:8])  # a map shorter than the target's vocabulary
+    assert column(short, "target_token_in_draft_vocab") == [None, False, False]
+
+
+def test_a_rank_among_nans_is_unknown() -> None:
+    ids = np.arange(200)
+    verifies = table_rows(_with_draft_facts(), "verifies", ids=ids)  # the second node's log-probability is NaN
+    assert column(verifies, "draft_rank_of_target_token") == [None, 1, None]
+
+
+def test_values_that_the_device_gives_by_step_belong_to_their_requests() -> None:
+    row_major = {"draft_tokens": np.array([[1, 2, 3], [4, 5, 6]]), "target_tokens": np.array([[2, 3, 9], [9, 9, 9]]),
+                 "accept_index": np.array([[0, 1, 2], [3, -1, -1]])}  # fmt: skip
+    values = Values.of(row_major)
+    whole = np.concatenate([values.ints(), [20, 30, 21, 31]])  # [2 steps, 2 requests]
+    parts = (*values.int_parts, Part("draft_ids", 2, by_step=True))
+    packet = RoundPacket(1, 0, [state(1), state(2)], [1, 1], 3, Values(parts, lambda: whole))
+    trees = read([packet])
+    assert trees is not None and trees.draft_ids is not None
+    assert trees.draft_ids.tolist() == [[-1, 20, 21], [-1, 30, 31]] and trees.accepted.tolist() == [2, 0]
+
+
+def test_launches_of_one_shape_are_read_together() -> None:
+    parts = (Part("draft_tokens", 2), Part("target_tokens", 2), Part("accept_index", 2))
+
+    def launch(number: int, *values: int) -> RoundPacket:
+        packed = np.array(values)
+        return RoundPacket(number, 0, [state()], [number], 2, Values(parts, lambda: packed))
+
+    launches = [launch(1, 5, 6, 6, 7, 0, 1), tree(), launch(2, 6, 8, 9, 9, 0, -1)]
+    groups = list(alike(launches))
+    assert [[p.round for p in group] for group in groups] == [[1, 2], [3]]
+    trees = read(groups[0])
+    assert trees is not None and trees.accepted.tolist() == [1, 0]
+    assert trees.expected_tokens.tolist() == [[6, 6], [9, 9]]
+
+
+def test_a_launch_with_too_few_values_is_an_error_not_a_shift() -> None:
+    packet = chain([101], [101, 102])
+    assert packet.values is not None
+    short = packet.values.ints()[:-1]
+    packet.values.ints = lambda: short
+    with pytest.raises(ValueError, match="values"):
+        read([packet])
 
 
 def test_probabilities_where_the_engine_has_them_and_no_ids_in_a_redacted_trace() -> None:
     rows = table_rows(_with_draft_facts(engine_has_probs=True), "drafts", redacted=True)
-    assert rows[0]["draft_prob"] == pytest.approx(np.exp(-0.5)) and rows[1]["draft_prob"] is None
+    assert rows[0]["draft_prob"] == 0.5 and rows[1]["draft_prob"] is None
     assert column(rows, "draft_vocab_id") == [None, None]
 
 
 def test_a_launch_that_died_before_its_verdict() -> None:
     packet = chain([101, 102], [101, 7, 8], target_tokens=None, counted=None, committed=None)
-    assert verdicts(packet) is None
+    assert read([packet]) is None
     (row,) = table_rows(packet, "rounds")
     assert row["drafted"] == 2 and row["request_id"] == "req-1"
     assert [row[n] for n in ("accepted", "position", "committed", "counted")] == [None] * 4

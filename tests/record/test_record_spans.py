@@ -21,6 +21,12 @@ def finished(seq: int, **facts: Any) -> RequestState:
     return state(seq, end_ns=900, output_tokens=8, finish_reason="length", **facts)
 
 
+def taken(builder: SpanBuilder) -> list[Row]:
+    columns, count = builder.take()
+    assert {len(values) for values in columns.values()} == {count}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
 def some_spans() -> tuple[list[Row], list[RequestState]]:
     builder = SpanBuilder({"service.name": "sglang"})
     requests = [finished(1), finished(2)]
@@ -28,7 +34,7 @@ def some_spans() -> tuple[list[Row], list[RequestState]]:
     builder.launch(chain([1], [1, 2], requests=requests))
     for request in requests:
         builder.request(request)
-    return builder.take(), requests
+    return taken(builder), requests
 
 
 def test_ids_are_valid_and_unique() -> None:
@@ -75,7 +81,7 @@ def test_attributes_are_registered_and_unknown_ones_left_out() -> None:
 def test_requests_out_of_the_sample_are_not_linked() -> None:
     builder = SpanBuilder({})
     builder.launch(chain([1], [1, 2], requests=[state(1, sampled=False)]))
-    assert json.loads(builder.take()[0]["links"]) == [] and builder.take() == []
+    assert json.loads(taken(builder)[0]["links"]) == [] and taken(builder) == []
 
 
 def test_the_engines_random_numbers_stay_as_they_are() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from eagletrace.record import writer as module
-from eagletrace.record.writer import TraceWriter, safe_host
+from eagletrace.record.files import safe_host
+from eagletrace.record.merge import EVERYTHING, Policy
+from eagletrace.record.writer import TraceWriter
 from eagletrace.store.files import read_table, without_merged
 from tests.record.packets import PROCESS, rows
 
@@ -61,24 +63,25 @@ def test_host_names_cannot_break_file_names(tmp_path: Path) -> None:
     assert rows(tmp_path, "events")[0]["host"] == "gpu-1/x"
 
 
+def merge_all(writer: TraceWriter) -> int:
+    return writer.merge(EVERYTHING)
+
+
 def test_merging_keeps_every_row_once_and_covers_the_range(writer: TraceWriter, tmp_path: Path) -> None:
     write(writer, 20)
-    assert writer.merge(older_than_s=0) == 19
+    assert writer.merge() == 19
     assert names(tmp_path, "events") == ["node-7-00000000-00000019.parquet"]
     assert events(tmp_path) == [f"n{k}" for k in range(20)]
     write(writer, 8, first=20)
-    assert writer.merge(older_than_s=0) == 8
+    assert writer.merge() == 8
     assert names(tmp_path, "events") == ["node-7-00000000-00000027.parquet"]
     assert events(tmp_path) == [f"n{k}" for k in range(28)]
     assert writer.bytes_written == sum(p.stat().st_size for p in (tmp_path / "events").iterdir())
 
 
-def test_young_files_and_few_files_are_left_alone(writer: TraceWriter, tmp_path: Path) -> None:
-    write(writer, 20)
-    assert writer.merge() == 0 and len(names(tmp_path, "events")) == 20
-    write(writer, module.MERGE_MIN_FILES - 1, "spans")
-    writer.merge(older_than_s=0)
-    assert len(names(tmp_path, "spans")) == module.MERGE_MIN_FILES - 1
+def test_few_files_are_left_alone(writer: TraceWriter, tmp_path: Path) -> None:
+    write(writer, Policy.of(2 << 30, 1).fan_in - 1, "spans")
+    assert writer.merge() == 0
 
 
 def test_a_reader_that_sees_sources_and_merged_file_counts_no_row_twice(
@@ -90,7 +93,7 @@ def test_a_reader_that_sees_sources_and_merged_file_counts_no_row_twice(
         raise OSError("the process died before it could unlink")
 
     monkeypatch.setattr(Path, "unlink", killed)
-    writer.merge(older_than_s=0)
+    merge_all(writer)
     assert len(names(tmp_path, "events")) == 11
     assert without_merged(names(tmp_path, "events")) == ["node-7-00000000-00000009.parquet"]
     assert read_table(tmp_path, "events").rows["kind"].to_pylist() == [f"n{k}" for k in range(10)]
@@ -101,9 +104,9 @@ def test_a_merge_that_fails_loses_nothing(writer: TraceWriter, tmp_path: Path, m
     with monkeypatch.context() as broken:
         broken.setattr(Path, "rename", _no_space)
         with pytest.raises(OSError, match="No space"):
-            writer.merge(older_than_s=0)
+            merge_all(writer)
     assert len(events(tmp_path)) == 10 and not list((tmp_path / "events").glob("*.tmp"))
-    assert writer.merge(older_than_s=0) == 9  # and they are still known
+    assert merge_all(writer) == 9  # and they are still known
     assert len(events(tmp_path)) == 10
 
 
@@ -121,17 +124,18 @@ def test_a_failed_write_leaves_no_temporary_and_no_block(
             writer.write("events", [{"kind": "lost"}])
     assert not list((tmp_path / "events").glob("*.tmp"))
     write(writer, 10, first=3)
-    assert writer.merge(older_than_s=0) == 9  # the ten after the gap; the three before it are too few
+    assert merge_all(writer) == 12  # a number that no file has is no gap: nothing will ever have it
     assert sorted(events(tmp_path), key=lambda k: int(k[1:])) == [f"n{k}" for k in range(13)]
 
 
-def test_large_files_are_not_merged_again(writer: TraceWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_not_merged_again(writer: TraceWriter, tmp_path: Path) -> None:
     write(writer, 10)
-    writer.merge(older_than_s=0)
-    monkeypatch.setattr(module, "MERGE_MAX_BYTES", (tmp_path / "events" / names(tmp_path, "events")[0]).stat().st_size)
+    merge_all(writer)
+    large = (tmp_path / "events" / names(tmp_path, "events")[0]).stat().st_size
     write(writer, 10, first=10)
-    assert writer.merge(older_than_s=0) == 9
-    assert names(tmp_path, "events") == ["node-7-00000000-00000009.parquet", "node-7-00000010-00000019.parquet"]
+    assert writer.merge(Policy(large, 2, 2, (1,))) > 0
+    assert names(tmp_path, "events")[0] == "node-7-00000000-00000009.parquet"
+    assert sorted(events(tmp_path)) == sorted(f"n{k}" for k in range(20))
 
 
 def test_the_disk_bound_takes_the_oldest_detail_and_counts_its_rows(writer: TraceWriter, tmp_path: Path) -> None:
@@ -147,31 +151,33 @@ def test_the_disk_bound_takes_the_oldest_detail_and_counts_its_rows(writer: Trac
     assert len(events(tmp_path)) == 4
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of the writer; the test moves it."""
-    now = [1000.0]
-
-    def monotonic() -> float:
-        return now[0]
-
-    monkeypatch.setattr(module.time, "monotonic", monotonic)
-    return now
+def age(run: Path, table: str, seconds: float) -> None:
+    """Let the files of a table have been written that long ago."""
+    for path in (run / table).iterdir():
+        written = path.stat().st_mtime - seconds
+        os.utime(path, (written, written))
 
 
-def test_after_a_merge_the_oldest_still_goes_first(writer: TraceWriter, tmp_path: Path, clock: list[float]) -> None:
+def test_after_a_merge_the_oldest_still_goes_first(writer: TraceWriter, tmp_path: Path) -> None:
     write(writer, 10, "spans")
-    clock[0] += 100
-    write(writer, 3, "spans", first=10)
-    assert writer.merge() == 9  # the ten old ones; the three others are too young
-    assert writer.enforce(writer.bytes_written - 1) == {"spans": 10}
-    assert [row["name"] for row in rows(tmp_path, "spans")] == ["n10", "n11", "n12"]
+    age(tmp_path, "spans", 100)
+    writer = TraceWriter(tmp_path, PROCESS)  # knows the files by their times
+    writer.write("rounds", [{"round": 1}])
+    age(tmp_path, "rounds", 50)
+    writer.claim("spans")
+    assert merge_all(writer) == 9
+    assert writer.enforce(size(tmp_path) - 1) == {"spans": 10}  # a merged file is as old as its newest rows
+    assert len(rows(tmp_path, "rounds")) == 1
 
 
-def test_the_oldest_of_all_tables_goes_first(writer: TraceWriter, tmp_path: Path, clock: list[float]) -> None:
-    for table in ("rounds", "spans", "drafts"):
-        clock[0] += 1
+def size(run: Path) -> int:
+    return sum(p.stat().st_size for p in run.rglob("*") if p.is_file())
+
+
+def test_the_oldest_of_all_tables_goes_first(writer: TraceWriter, tmp_path: Path) -> None:
+    for seconds, table in ((30, "rounds"), (20, "spans"), (10, "drafts")):
         writer.write(table, [{}])
+        age(tmp_path, table, seconds)
     assert writer.enforce(writer.bytes_written - 1) == {"rounds": 1}
     assert writer.enforce(writer.bytes_written - 1) == {"spans": 1}
 

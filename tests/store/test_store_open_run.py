@@ -99,7 +99,7 @@ def test_merge_seen_half_way(tmp_path: Path) -> None:
     for number in range(10):
         w.write("events", [{"time_unix_nano": number, "kind": "control"}])
     sources = {f.name: f.read_bytes() for f in (path / "events").iterdir()}
-    assert w.merge(older_than_s=0) == 9
+    assert w.merge() == 9
     for name, data in list(sources.items())[:4]:  # the writer died between rename and unlink
         (path / "events" / name).write_bytes(data)
     with open_run(path) as run:
@@ -119,7 +119,7 @@ def test_reading_while_a_server_writes_and_merges(tmp_path: Path) -> None:
             w.write("events", [{"time_unix_nano": written, "kind": "control"}])
             written += 1
             if written % 9 == 0:
-                w.merge(older_than_s=0)
+                w.merge()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -140,6 +140,7 @@ def test_large_files_are_held_and_outlive_their_unlinking(tmp_path: Path, monkey
     monkeypatch.setattr(store_files, "LARGE_FILE_BYTES", 1)
     path = small_run(tmp_path / "run")
     with open_run(path) as run:
+        run.open(["acceptance", "rounds"])
         for file in path.glob("*/*.parquet"):
             file.unlink()
         for _ in range(2):

@@ -9,6 +9,9 @@ import pytest
 
 from eagletrace.format import TABLES
 from eagletrace.store import Run, open_run
+from eagletrace.store import run as store_run
+from eagletrace.store.files import TableFiles, read_table
+from eagletrace.store.slots import Slots
 from eagletrace.store.sqlfile import load_folder
 from tests.store.runs import chain, make_folder, request, small_run, writer
 
@@ -186,6 +189,32 @@ def test_every_view_documents_what_it_needs(name: str, small: Run) -> None:
     small.rows(f"FROM {name}")
     for needed in file.words("needs"):
         assert needed.removeprefix("all_ranks.") in {*files, *TABLES}
+
+
+@pytest.mark.parametrize("name", load_folder("views"))
+def test_every_view_opens_on_its_own(name: str, tmp_path: Path) -> None:
+    """What it `needs` is all that it needs."""
+    with open_run(small_run(tmp_path / "run")) as run:
+        run.open([name])
+
+
+def test_only_what_a_query_names_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def reading(path: Path, table: str, slots: Slots | None = None) -> TableFiles:
+        opened.append(table)
+        return read_table(path, table, slots)
+
+    monkeypatch.setattr(store_run, "read_table", reading)
+    with open_run(small_run(tmp_path / "run")) as run:
+        assert opened == []
+        run.query("SELECT count(*) FROM events")
+        assert opened == ["events"]
+        run.query("SELECT count(*) FROM Rounds")
+        assert opened == ["events", "rounds", "requests"], "requests last: every round has its request"
+        run.query("SELECT * FROM query_table('hoo' || 'ks')")
+        assert set(opened) == set(TABLES)
+        assert len(opened) == len(TABLES)
 
 
 @pytest.mark.parametrize("name", load_folder("explore"))

@@ -85,12 +85,13 @@ CAUSES = (
         title="Acceptance depends on the row in the batch, its size or the rank",
         what="Inputs of one request are read from another's row, or ranks disagree.",
         why="Only some rows get their own hidden states.",
-        shows="Acceptance by row, batch size and rank.",
-        fix="Use a release with the fix; until then --max-running-requests 1 or without data parallelism.",
+        shows="Ranks that saw another verdict in the same round, hold other values in a parameter that each holds "
+        "whole, or accept far less than the others; acceptance by row (query rows) and by batch size (view "
+        "acceptance_by_batch_size).",
+        fix="Use a release with the fix; until then --max-running-requests 1 or without data parallelism. Where the "
+        "parameters of one rank differ, give all ranks the same files.",
         cases=("sglang#27846", "sglang#16310"),
         loss="partial",
-        needs="requests in batches of several sizes; acceptance by row (query rows) and "
-        "size (view acceptance_by_batch_size)",
     ),
     CauseInfo(
         id="round.first",

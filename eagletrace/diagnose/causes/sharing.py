@@ -18,6 +18,7 @@ CAUSES = (
         cases=("SpecForge#478",),
         effects=(
             "weights.unused_keys", "vocab.d2t_length", "vocab.d2t_missing", "vocab.coverage", "numerics.nan_hidden",
+            "ranks.facts", "ranks.weights", "ranks.rounds", "ranks.acceptance",
         ),
     ),
     CauseInfo(
@@ -32,5 +33,6 @@ CAUSES = (
         fix="Train the draft with the target's embeddings, frozen (embed_tokens copied from {target}); embeddings of "
         "its own cannot be served with this engine.",
         cases=("vllm#28549", "the Kimi-K2.5 story: frozen embeddings that were not the target's"),
+        effects=("ranks.facts", "ranks.weights", "ranks.rounds", "ranks.acceptance"),
     ),
 )  # fmt: skip

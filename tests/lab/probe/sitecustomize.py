@@ -27,7 +27,8 @@ def wrapped() -> list[str]:
     for module, owner, name in TARGETS:
         holder: Any = sys.modules.get(module)
         holder = getattr(holder, owner, None) if owner and holder else holder
-        if holder is not None and "FunctionWrapper" in type(vars(holder).get(name)).__name__:
+        found_there = vars(holder).get(name) if holder is not None else None
+        if "FunctionWrapper" in type(found_there).__name__ or hasattr(found_there, "_eagletrace_hook"):
             found.append(f"{module}.{owner + '.' if owner else ''}{name}")
     return found
 

@@ -1,0 +1,111 @@
+"""How long `eagletrace diagnose` takes over a run that the recorder wrote, and how much memory.
+
+    python -m benchmarks.diagnose_speed [--nodes 10_000_000] [--runs 5] [--run FOLDER]
+
+Writes `benchmarks/out/diagnose.json`. Runs are pinned to two cores. The ratio is that of a query over the same rows in
+many small files and in one file of each table, in pairs; its control compares the one file with itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from benchmarks.make_run import make
+from benchmarks.statistics import Figure, median_interval, paired, publish
+
+CORES = 2
+SECONDS, MIB, RATIO = 3.0, 1024.0, 2.0
+ROUND_TABLES = ("rounds", "drafts", "verifies", "spans", "hidden")
+QUERY = "SELECT depth, count(*) AS nodes, count(*) FILTER (WHERE accepted) AS accepted FROM verifies GROUP BY depth"
+Sample = tuple[float, float]  # seconds, MiB
+
+
+def measure(*arguments: str) -> Sample:
+    """Wall time and peak memory of one command, in a process of its own."""
+    code = (
+        "import os, resource, subprocess, sys, time\n"
+        f"os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{CORES}])\n"
+        "start = time.perf_counter()\n"
+        "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
+        "seconds = time.perf_counter() - start\n"
+        "print(done.returncode, seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)\n"
+    )
+    command = [sys.executable, "-m", "eagletrace.cli", *arguments]
+    out = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True).stdout
+    status, seconds, mib = out.split()
+    if status == "2":
+        raise RuntimeError(f"{' '.join(command)} failed")
+    return float(seconds), float(mib)
+
+
+def absolute(name: str, unit: str, values: Sequence[float], goal: float) -> Figure:
+    """The median of an absolute figure, with its interval."""
+    value, low, high = median_interval(values)
+    return Figure(name, value, unit, ci_low=low, ci_high=high, goal=goal, holds=value <= goal)
+
+
+def split(run: Path, copy: Path, files: int) -> int:
+    """Copy a run with the rows of its per-round tables in about `files` small files; returns how many there are."""
+    shutil.copytree(run, copy)
+    for table in ROUND_TABLES:
+        (source,) = (copy / table).glob("*.parquet")
+        rows = pq.read_table(source)
+        stem = source.stem.rsplit("-", 2)[0]
+        source.unlink()
+        size = max(1, -(-rows.num_rows * len(ROUND_TABLES) // files))
+        for number, start in enumerate(range(0, rows.num_rows, size)):
+            name = f"{stem}-{number:08d}-{number:08d}.parquet"
+            pq.write_table(rows.slice(start, size), copy / table / name, compression="zstd")
+    return sum(1 for _ in copy.glob("*/*.parquet"))
+
+
+def compare_files(folder: Path, nodes: int, files: int, pairs: int) -> Figure:
+    """The cost of a query over many small files against one file, the same rows; arms in random order."""
+    one, many = make(folder / "one", nodes), folder / "many"
+    count = split(one, many, files)
+    rng, ratios, control = random.Random(0), list[float](), list[float]()
+    for _ in range(pairs):
+        arms = {"many": many, "one": one, "again": one}
+        seconds = {a: measure("query", str(arms[a]), "--sql", QUERY)[0] for a in rng.sample(list(arms), 3)}
+        ratios.append(seconds["many"] / seconds["one"])
+        control.append(seconds["again"] / seconds["one"])
+    name = f"a query over a run of {count} small files against one file of each table"
+    return paired(name, "ratio", ratios, control, RATIO, neutral=1.0)
+
+
+def main() -> None:
+    """Measure, write, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--run", type=Path, help="a run written before")
+    parser.add_argument("--files", type=int, default=2_000)
+    parser.add_argument("--file-nodes", type=int, default=1_000_000, help="nodes in the run of many files")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="eagletrace-bench-"))
+    try:
+        run = options.run or make(folder, options.nodes)
+        measure("diagnose", str(run), "--json")  # once, for the page cache
+        samples = [measure("diagnose", str(run), "--json") for _ in range(options.runs)]
+        what = f"diagnose over {options.nodes:_} verified nodes"
+        figures = [
+            absolute(f"{what}, time", "s", [s for s, _ in samples], SECONDS),
+            absolute(f"{what}, peak memory", "MiB", [m for _, m in samples], MIB),
+            compare_files(folder, options.file_nodes, options.files, options.runs),
+        ]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    publish("diagnose", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What recording costs a live server: `python -m benchmarks.recording` (about ten minutes; the machine must be quiet).
+
+Writes `benchmarks/out/recording.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.live import Live, Window, live
+from benchmarks.statistics import Figure, paired, publish, single
+
+BLOCKS, SECONDS = 24, 2.5
+NEVER = "1000000000"
+COST_GOAL = {("tokens", 1): 60.0, ("tokens", 8): 150.0, ("contract", 1): 3.0, ("contract", 8): 3.0}
+Blocks = list[dict[str, Window]]
+
+
+def arms_of(server: Live, levels: tuple[str, ...]) -> dict[str, Callable[[], None]]:
+    """Untraced, the same again as control, and levels."""
+    arms: dict[str, Callable[[], None]] = {
+        "untraced": lambda: server.ask(pause=True),
+        "control": lambda: server.ask(pause=True),
+    }
+    for level in levels:
+        arms[level] = lambda level=level: server.ask(level=level)
+    return arms
+
+
+def cost(blocks: Blocks, arm: str, against: str = "untraced") -> list[float]:
+    """CPU microseconds that an arm adds to a round on the scheduler's thread, by block."""
+    return [(middle(b[arm].cpu_ns) - middle(b[against].cpu_ns)) / 1e3 for b in blocks]
+
+
+def speed(blocks: Blocks, arm: str, against: str = "untraced") -> list[float]:
+    """Rounds a second of an arm by those of another, by block."""
+    return [middle(b[against].wall_ns) / middle(b[arm].wall_ns) for b in blocks]
+
+
+def tail(blocks: Blocks, arm: str, share: float = 99.9) -> float:
+    """Milliseconds of the longest rounds of an arm over all blocks, less the middle one."""
+    wall = np.concatenate([b[arm].wall_ns for b in blocks])
+    return float(np.percentile(wall, share) - np.median(wall)) / 1e6
+
+
+def middle(values: np.ndarray) -> float:
+    """The mean without the outer tenths."""
+    low, high = np.percentile(values, [10, 90])
+    return float(values[(values >= low) & (values <= high)].mean())
+
+
+def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int, seconds: float) -> list[Figure]:
+    """Cost, throughput, longest delay and background share of each level."""
+    label = "1 request" if batch == 1 else f"{batch} requests"
+    print(f"{label}: {blocks} blocks", flush=True)
+    server.load(batch)
+    try:
+        measured = server.blocks(arms_of(server, levels), batch, blocks, seconds)
+    finally:
+        server.idle()
+    figures: list[Figure] = []
+    base = np.median(np.concatenate([b["untraced"].wall_ns for b in measured])) / 1e3
+    figures.append(single(f"a round, untraced, {label}", "us", float(base)))
+    none = tail(measured, "control") - tail(measured, "untraced")
+    figures.append(single(f"control: longest delay (p99.9), {label}", "ms", none))
+    for level in levels:
+        added = cost(measured, level)
+        figures.append(paired(f"{level}: added to a round, {label}", "us", added, cost(measured, "control"),
+                              COST_GOAL.get((level, batch))))  # fmt: skip
+        share = [100 * a * 1e3 / middle(b["untraced"].cpu_ns) for a, b in zip(added, measured, strict=True)]
+        again = cost(measured, "control")
+        same = [100 * a * 1e3 / middle(b["untraced"].cpu_ns) for a, b in zip(again, measured, strict=True)]
+        figures.append(paired(f"{level}: share of a round, {label}", "%", share, same))
+        figures.append(
+            paired(f"{level}: throughput, {label}", "of untraced", speed(measured, level), speed(measured, "control"),
+                   0.99 if level == "tokens" and batch == 8 else None, at_least=True, neutral=1.0)
+        )  # fmt: skip
+        delay = tail(measured, level) - tail(measured, "untraced")
+        figures.append(
+            single(f"{level}: longest delay (p99.9), {label}", "ms", delay, 1.0 if level == "tokens" else None)
+        )
+        background = 100 * float(np.median([b[level].background_share for b in measured]))
+        figures.append(single(f"{level}: background threads, {label}", "% of a core", background))
+    return figures
+
+
+def main() -> None:
+    """Measure and publish."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", type=int, default=BLOCKS)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--batch", type=int, action="append", help="1, 8 or both")
+    parser.add_argument("--level", action="append")
+    options = parser.parse_args()
+    levels = tuple(options.level or ("contract", "tokens"))
+    figures: list[Figure] = []
+    with live(EAGLETRACE_HIDDEN_EVERY=NEVER) as server:
+        for batch in options.batch or (1, 8):
+            figures += level_figures(server, batch, levels, options.blocks, options.seconds)
+    publish("recording", figures)
+
+
+if __name__ == "__main__":
+    main()

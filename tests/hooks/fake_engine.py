@@ -1,0 +1,572 @@
+"""An engine with SGLang's names and shapes and none of its work: drives the hooks of both worker families.
+
+Names of classes, methods, attributes and arguments are SGLang's (0.5.9 and 0.5.23; `test_graph_names.py` reads them in
+the installed sources). Tensors are random; nothing of the engine waits for the device, so that what waits is ours.
+Shapes: bs requests, S steps, K branches, D nodes, V target vocabulary, Vd draft vocabulary, H hidden size, A states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from tests.hooks.graph_replay import GRAPHS
+
+
+@dataclass
+class Sizes:
+    """Shapes of a run. `bs` is padded to `captured` where a graph runs."""
+
+    bs: int = 3
+    steps: int = 3
+    topk: int = 1
+    vocab: int = 23
+    draft_vocab: int = 17
+    hidden: int = 8
+    states: int = 3
+    captured: tuple[int, ...] = (4, 2, 1)
+    device: str = "cpu"
+    graph: bool = False
+    graph_class: Any = None  # the device's, unless given
+    buffer_width: int | None = None  # of the draft extend's graph, if it is wrong
+
+    @property
+    def nodes(self) -> int:
+        return self.steps + 1 if self.topk == 1 else self.steps * self.topk
+
+
+# A tree of K = 2 and S = 3: candidates 0 and 1 are depth 1, 2 and 4 continue them, 6 continues 2.
+TREE = {
+    "parents": [-1, 0, 1, 2, 4], "selected": [0, 1, 2, 4, 6],
+    "next_token": [1, 3, 4, 5, -1, -1], "next_sibling": [-1, 2, -1, -1, -1, -1],
+}  # fmt: skip
+
+
+class Req:
+    """A request."""
+
+    def __init__(self, rid: str) -> None:
+        self.rid, self.origin_input_ids = rid, [5, 6, 7]
+        self.output_ids: list[int] = []
+        self.sampling_params = SimpleNamespace(temperature=0.0, top_k=1, max_new_tokens=64)
+        self.grammar = self.multimodal_inputs = None
+        self.finished_reason: Any = None
+        self.cached_tokens, self.spec_verify_ct, self.is_retracted = 0, 0, False
+
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+
+@dataclass
+class Batch:
+    """A ScheduleBatch."""
+
+    reqs: list[Req]
+    extend: bool = False
+    spec_info: Any = None
+    extend_num_tokens: int = 9
+
+    @property
+    def forward_mode(self) -> Any:
+        return SimpleNamespace(is_extend=lambda: self.extend)
+
+
+@dataclass
+class ForwardBatch:
+    """What a runner's forward is given."""
+
+    spec_info: Any
+    positions: torch.Tensor | None
+    input_ids: torch.Tensor
+    batch_size: int
+
+
+@dataclass
+class LogitsProcessorOutput:
+    next_token_logits: torch.Tensor
+    hidden_states: torch.Tensor | None
+
+
+class DraftModel(nn.Module):
+    """A draft with a fusion layer."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.fc = nn.Linear(sizes.states * sizes.hidden, sizes.hidden, bias=False, device=sizes.device)
+        self.head = nn.Linear(sizes.hidden, sizes.draft_vocab, bias=False, device=sizes.device)
+
+    def forward(self, hidden: torch.Tensor) -> LogitsProcessorOutput:
+        if hidden.shape[-1] != self.sizes.hidden:
+            hidden = self.fc(hidden)
+        return LogitsProcessorOutput(self.head(hidden), hidden)
+
+    def replayed(self, hidden: torch.Tensor) -> LogitsProcessorOutput:
+        """The same from a captured prefill: modules are not called."""
+        if hidden.shape[-1] != self.sizes.hidden:
+            hidden = hidden @ self.fc.weight.t()
+        return LogitsProcessorOutput(hidden @ self.head.weight.t(), hidden)
+
+
+class ModelRunner:
+    """`draft_runner` of the second worker, `model_runner` of the first."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.model = DraftModel(sizes)
+        self.graph_prefill = False
+
+    def forward(self, forward_batch: ForwardBatch) -> Any:
+        run = self.model.replayed if self.graph_prefill else self.model
+        output = run(forward_batch.spec_info.hidden_states)
+        return SimpleNamespace(logits_output=output, can_run_graph=self.graph_prefill)
+
+
+@dataclass
+class EagleVerifyInput:
+    """The drafted tree."""
+
+    engine: Engine
+    draft_token: torch.Tensor  # [bs * D]
+    positions: torch.Tensor
+    retrieve_next_token: torch.Tensor  # [bs, D]
+    retrieve_next_sibling: torch.Tensor
+    topk: int
+
+    def verify(self, batch: Batch, logits_output: LogitsProcessorOutput) -> Any:
+        """The first worker's: decides and keeps tokens."""
+        if self.engine.older:
+            _by_kernels(self, len(batch.reqs), logits_output)
+        else:
+            eagle_sample(self, batch, logits_output)
+        for req in batch.reqs:
+            req.output_ids += [7, 8]
+        return SimpleNamespace(accept_length_per_req_cpu=[1] * len(batch.reqs))
+
+
+    def sample(self, batch: Batch, logits_output: LogitsProcessorOutput) -> tuple[Any, ...]:
+        """The second worker's, as a method to 0.5.13."""
+        return _decided(self, len(batch.reqs), logits_output)
+
+
+def verify_tree_greedy_func(**arguments: Any) -> tuple[Any, ...]:
+    """Gives the path `root, first child`."""
+    candidates: torch.Tensor = arguments["candidates"]
+    bs, nodes = candidates.shape
+    accept_index = torch.full((bs, nodes), -1, dtype=torch.int32, device=candidates.device)
+    accept_index[:, 0] = torch.arange(bs, device=candidates.device) * nodes
+    accept_index[:, 1] = accept_index[:, 0] + 1
+    return arguments["target_predict"], accept_index, accept_index
+
+
+def eagle_sample(verify_input: EagleVerifyInput, batch: Batch, logits_output: LogitsProcessorOutput) -> tuple[Any, ...]:
+    """Greedy through `verify_tree_greedy_func`, else its own."""
+    return _decided(verify_input, len(batch.reqs), logits_output)
+
+
+def _decided(verify_input: EagleVerifyInput, bs: int, logits_output: LogitsProcessorOutput) -> tuple[Any, ...]:
+    engine = verify_input.engine
+    candidates = verify_input.draft_token.reshape(bs, -1)
+    if engine.greedy:
+        predict = logits_output.next_token_logits.argmax(-1).reshape(bs, -1)
+        _, accept_index, lengths = verify_tree_greedy_func(
+            candidates=candidates, target_predict=predict, retrieve_next_token=verify_input.retrieve_next_token,
+            retrieve_next_sibling=verify_input.retrieve_next_sibling,
+        )  # fmt: skip
+    else:
+        predict = candidates.clone()
+        accept_index = lengths = torch.arange(bs, device=candidates.device)[:, None] * candidates.shape[1]
+    return predict, lengths, accept_index.to(torch.int32)
+
+
+def verify_tree_greedy(**arguments: Any) -> None:
+    """The compiled kernel of older releases; writes in place."""
+
+
+def tree_speculative_sampling_target_only(**arguments: Any) -> None:
+    """Another."""
+
+
+def _by_kernels(verify_input: EagleVerifyInput, bs: int, logits_output: LogitsProcessorOutput) -> None:
+    candidates = verify_input.draft_token.reshape(bs, -1)
+    logits = logits_output.next_token_logits
+    given = {
+        "candidates": candidates, "predicts": candidates.to(torch.int32).flatten(),
+        "accept_index": (torch.arange(bs, device=candidates.device)[:, None] * candidates.shape[1]).to(torch.int32),
+        "retrive_next_token": verify_input.retrieve_next_token,
+        "retrive_next_sibling": verify_input.retrieve_next_sibling,
+    }  # fmt: skip
+    if verify_input.engine.greedy:
+        verify_tree_greedy(**given, target_predict=logits.argmax(-1).reshape(bs, -1))
+    else:
+        tree_speculative_sampling_target_only(**given, target_probs=logits.softmax(-1).reshape(*candidates.shape, -1))
+
+
+class _GraphRunner:
+    """What the two graph runners have in common: static inputs, and a graph for each captured batch size."""
+
+    def __init__(self, eagle_worker: Any) -> None:
+        self.eagle_worker = eagle_worker
+        self.model_runner = getattr(eagle_worker, "draft_runner", None) or eagle_worker.model_runner
+        self.sizes: Sizes = eagle_worker.engine.sizes
+        self.speculative_num_steps, self.topk = self.sizes.steps, self.sizes.topk
+        self.capture_bs = list(self.sizes.captured)
+        self.bs = self.raw_bs = 0
+        self.graphs: dict[int, Any] = {}
+        self.outputs: dict[int, Any] = {}
+
+    @torch.no_grad()
+    def capture(self) -> None:
+        for size in self.capture_bs:
+            self.capture_one_shape(size, None)
+
+    def capture_one_shape(self, size: int, forward: Any) -> None:
+        raise NotImplementedError
+
+    def _captured(self, size: int, run_once: Any) -> None:
+        for _ in range(2):
+            run_once()
+        self.graphs[size] = (self.sizes.graph_class or GRAPHS[self.sizes.device])()
+        self.outputs[size] = self.graphs[size].capture(run_once)
+
+    def _replayed(self, raw: int) -> Any:
+        self.raw_bs, self.bs = raw, min(n for n in self.capture_bs if n >= raw)
+        self.graphs[self.bs].replay()
+        return self.outputs[self.bs]
+
+    def overwrite(self) -> None:
+        """What the graphs of a pool do to each other's outputs."""
+        for output in self.outputs.values():
+            for tensor in tree_leaves(vars(output) if isinstance(output, LogitsProcessorOutput) else output):
+                if isinstance(tensor, torch.Tensor):
+                    tensor.fill_(7)
+
+
+class EAGLEDraftCudaGraphRunner(_GraphRunner):
+    """Draft steps."""
+
+    def __init__(self, eagle_worker: Any) -> None:
+        super().__init__(eagle_worker)
+        rows, device = max(self.capture_bs), self.sizes.device
+        self.buffers = SimpleNamespace(
+            hidden_states=torch.zeros(rows, self.sizes.hidden, device=device),
+            positions=torch.zeros(rows * self.topk, dtype=torch.int64, device=device),
+        )
+        self.capture()
+
+    def capture_one_shape(self, size: int, forward: Any) -> None:
+        spec_info = SimpleNamespace(hidden_states=self.buffers.hidden_states[:size])
+        positions = self.buffers.positions[: size * self.topk]
+        forward_batch = ForwardBatch(spec_info, positions, positions, size)
+
+        def run_once() -> Any:
+            kept = spec_info.hidden_states
+            out = self.eagle_worker.draft_forward(forward_batch)
+            spec_info.hidden_states = kept
+            positions.sub_(self.speculative_num_steps - 1)
+            return out
+
+        self._captured(size, run_once)
+
+    def execute(self, forward_batch: ForwardBatch) -> tuple[Any, ...]:
+        raw = forward_batch.batch_size
+        assert forward_batch.positions is not None
+        self.buffers.hidden_states[:raw].copy_(forward_batch.spec_info.hidden_states)
+        self.buffers.positions[: raw * self.topk].copy_(forward_batch.positions)
+        return tuple(t[:raw] if t is not None else None for t in self._replayed(raw))
+
+
+class EAGLEDraftExtendCudaGraphRunner(_GraphRunner):
+    """Draft extend; selects one row of each request before the head, as 0.5.20 and later do."""
+
+    def __init__(self, eagle_worker: Any) -> None:
+        super().__init__(eagle_worker)
+        sizes = self.sizes
+        width = sizes.buffer_width or sizes.states * sizes.hidden
+        rows = max(self.capture_bs) * sizes.nodes
+        self.buffers = SimpleNamespace(
+            hidden_states=torch.zeros(rows, width, device=sizes.device),
+            select_index=torch.zeros(max(self.capture_bs), dtype=torch.int64, device=sizes.device),
+        )
+        self.capture()
+
+    def capture_one_shape(self, size: int, forward: Any) -> None:
+        sizes = self.sizes
+        hidden = self.buffers.hidden_states[: size * sizes.nodes]
+        index = self.buffers.select_index[:size]
+
+        def run_once() -> LogitsProcessorOutput:
+            rows = hidden[:, : sizes.states * sizes.hidden]
+            return self.model_runner.model.forward(rows.index_select(0, index))
+
+        self._captured(size, run_once)
+
+    def execute(self, forward_batch: ForwardBatch, select_index: torch.Tensor) -> LogitsProcessorOutput:
+        given, static = forward_batch.spec_info.hidden_states, self.buffers.hidden_states
+        if given.shape[1] == static.shape[1]:
+            static[: given.shape[0]].copy_(given)
+        self.buffers.select_index[: forward_batch.batch_size].copy_(select_index)
+        out = self._replayed(forward_batch.batch_size)
+        raw = forward_batch.batch_size
+        return LogitsProcessorOutput(out.next_token_logits[:raw], out.hidden_states[:raw].clone())
+
+
+class _Drafter:
+    """Drafting, in both families."""
+
+    engine: Engine
+
+    def _forward_batch(self, hidden: torch.Tensor, rows: int, bs: int) -> ForwardBatch:
+        positions = torch.arange(rows, device=hidden.device) + 10
+        return ForwardBatch(SimpleNamespace(hidden_states=hidden), positions, positions, bs)
+
+    def _draft(self, batch: Batch, runner: Any) -> EagleVerifyInput:
+        sizes, bs = self.engine.sizes, len(batch.reqs)
+        forward_batch = self._forward_batch(self.engine.random(bs, sizes.hidden), bs * sizes.topk, bs)
+        out = runner.execute(forward_batch) if runner is not None else self.draft_forward(forward_batch)
+        if runner is not None:
+            self.engine.draft_side.cuda_graph_runner_for_draft_extend.overwrite()
+        child = torch.full((bs, sizes.nodes), -1, dtype=torch.int64, device=sizes.device)
+        sibling = torch.full_like(child, -1)
+        if sizes.topk == 1:
+            child[:, :-1] = torch.arange(1, sizes.nodes, device=sizes.device)
+        else:
+            child, sibling = self.engine.tree["next_token"], self.engine.tree["next_sibling"]
+        tokens = torch.cat([out[2][:, :1], out[2]], dim=1)
+        if runner is not None:
+            runner.overwrite()
+        return EagleVerifyInput(
+            self.engine, tokens.reshape(-1), torch.arange(bs * sizes.nodes, device=sizes.device), child,
+            sibling, sizes.topk,
+        )  # fmt: skip
+
+    def draft_forward(self, forward_batch: ForwardBatch) -> tuple[Any, ...]:
+        sizes, bs = self.engine.sizes, forward_batch.batch_size
+        runner: Any = getattr(self, "draft_runner", None) or self.model_runner  # type: ignore[attr-defined]
+        hidden = forward_batch.spec_info.hidden_states.repeat_interleave(sizes.topk, dim=0)
+        tokens: list[torch.Tensor] = [torch.zeros(bs, 1, dtype=torch.int64, device=sizes.device)]
+        for _ in range(sizes.steps - 1):
+            forward_batch.spec_info.hidden_states = hidden
+            output = runner.forward(forward_batch).logits_output
+            hidden = output.hidden_states
+            tokens.append(output.next_token_logits.argmax(-1).view(bs, -1)[:, :1])
+            assert forward_batch.positions is not None
+            forward_batch.positions.add_(1)
+        drafted = sizes.nodes - 1
+        if sizes.topk == 1:
+            selected = torch.arange(drafted, device=sizes.device).expand(bs, -1)
+            parents = torch.arange(-1, sizes.steps - 1, device=sizes.device).expand(bs, -1)
+        else:
+            parents, selected = (self.engine.tree[n][:1].expand(bs, -1) for n in ("parents", "selected"))
+        tokens = [*tokens, *[tokens[-1]] * drafted][:drafted]
+        return parents.clone(), selected.clone(), torch.cat(tokens, dim=1), None
+
+    def _extend(self, hidden: torch.Tensor, rows: int) -> LogitsProcessorOutput:
+        runner: Any = getattr(self, "draft_runner", None) or self.model_runner  # type: ignore[attr-defined]
+        return runner.forward(self._forward_batch(hidden, hidden.shape[0], rows)).logits_output
+
+
+class EagleDraftWorker(_Drafter):
+    """The second worker's draft side."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.draft_runner = ModelRunner(engine.sizes)
+        self.cuda_graph_runner = self.cuda_graph_runner_for_draft_extend = None
+
+    def init_cuda_graphs(self) -> None:
+        self.cuda_graph_runner = EAGLEDraftCudaGraphRunner(self)
+        self.cuda_graph_runner_for_draft_extend = EAGLEDraftExtendCudaGraphRunner(self)
+
+    def draft(self, batch: Batch) -> EagleVerifyInput:
+        return self._draft(batch, self.cuda_graph_runner)
+
+    def _draft_extend_for_prefill(self, batch: Batch, target_hidden_states: torch.Tensor, next_token_ids: Any) -> Any:
+        return self._extend(target_hidden_states, len(batch.reqs))
+
+    def _draft_extend_for_decode(self, batch: Batch, batch_result: Any) -> None:
+        bs, nodes = len(batch.reqs), self.engine.sizes.nodes
+        hidden = batch_result.logits_output.hidden_states
+        index = torch.arange(bs, device=hidden.device) * nodes
+        if self.cuda_graph_runner_for_draft_extend is not None:
+            forward_batch = self._forward_batch(hidden, bs * nodes, bs)
+            output = self.cuda_graph_runner_for_draft_extend.execute(forward_batch, index)
+        else:
+            output = self._extend(hidden, bs)
+            output.next_token_logits = output.next_token_logits[index]
+        self.engine.carried = output.next_token_logits.clone()
+
+
+class EAGLEWorkerV2:
+    """The second worker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.topk = engine, engine.sizes.topk
+        self._draft_worker = self.draft_worker = EagleDraftWorker(engine)
+
+    def forward_batch_generation(self, batch: Batch) -> Any:
+        if batch.extend:
+            hidden = self.engine.target_hidden(len(batch.reqs))
+            self.draft_worker._draft_extend_for_prefill(batch, hidden, None)  # pyright: ignore[reportPrivateUsage]
+            return SimpleNamespace()
+        batch.spec_info = self.draft_worker.draft(batch)
+        result = self.verify(batch)
+        self.draft_worker._draft_extend_for_decode(batch, result)  # pyright: ignore[reportPrivateUsage]
+        return result
+
+    def verify(self, batch: Batch) -> Any:
+        output = self.engine.target_output(len(batch.reqs))
+        if self.engine.older:
+            batch.spec_info.sample(batch, output)
+        else:
+            eagle_sample(batch.spec_info, batch, output)
+        return SimpleNamespace(logits_output=output, can_run_cuda_graph=self.engine.sizes.graph)
+
+
+class EAGLEWorker(_Drafter):
+    """The first worker, which is its own draft side."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.topk = engine, engine.sizes.topk
+        self.model_runner = ModelRunner(engine.sizes)
+        self.cuda_graph_runner: Any = None
+        self.cuda_graph_runner_for_draft_extend: Any = None
+
+    def init_cuda_graphs(self) -> None:
+        self.cuda_graph_runner = EAGLEDraftCudaGraphRunner(self)
+        self.cuda_graph_runner_for_draft_extend = EAGLEDraftExtendCudaGraphRunner(self)
+
+    def forward_batch_generation(self, batch: Batch) -> Any:
+        if batch.extend:
+            self.forward_draft_extend(batch, self.engine.target_hidden(len(batch.reqs)), None, None)
+            return SimpleNamespace()
+        spec_info = self.draft(batch)
+        _, verified, _, graph = self.verify(batch, spec_info)
+        self.forward_draft_extend_after_decode(batch)
+        return SimpleNamespace(
+            accept_length_per_req_cpu=verified.accept_length_per_req_cpu, can_run_cuda_graph=graph
+        )
+
+    def draft(self, batch: Batch) -> EagleVerifyInput:
+        return self._draft(batch, self.cuda_graph_runner)
+
+    def verify(self, batch: Batch, spec_info: EagleVerifyInput) -> tuple[Any, ...]:
+        output = self.engine.target_output(len(batch.reqs))
+        verified = spec_info.verify(batch, output)
+        return output, verified, None, self.engine.sizes.graph
+
+    def forward_draft_extend(self, batch: Batch, hidden_states: torch.Tensor, next_token_ids: Any, lens: Any) -> None:
+        self._extend(hidden_states, len(batch.reqs))
+
+    def forward_draft_extend_after_decode(self, batch: Batch) -> None:
+        going = [req for req in batch.reqs if not req.finished()]
+        hidden = self.engine.target_hidden(len(going))
+        if self.cuda_graph_runner_for_draft_extend is not None:
+            forward_batch = self._forward_batch(hidden, len(going), len(going))
+            index = torch.arange(len(going), device=hidden.device)
+            output = self.cuda_graph_runner_for_draft_extend.execute(forward_batch, index)
+        else:
+            output = self._extend(hidden, len(going))
+        self.engine.carried = output.next_token_logits.clone()
+
+
+class GenerationBatchResult:
+    """The scheduler's result, in 0.5.3 another object than the worker's."""
+
+    @classmethod
+    def from_forward_batch_output(cls, forward_batch_output: Any) -> Any:
+        return SimpleNamespace(**{k: v for k, v in vars(forward_batch_output).items() if not k.startswith("_")})
+
+
+class Scheduler:
+    """Runs batches and processes their results."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.waiting_queue: list[Req] = []
+
+    def run(self, batch: Batch) -> None:
+        result = self.engine.worker.forward_batch_generation(batch)
+        if self.engine.older:
+            result = GenerationBatchResult.from_forward_batch_output(forward_batch_output=result)
+        self.process_batch_result(batch, result)
+
+    def abort_request(self, recv_req: Any) -> None:
+        for req in [r for r in self.waiting_queue if r.rid == recv_req.rid]:
+            self.waiting_queue.remove(req)
+            self.send_abort_output(recv_req, req)
+
+    def send_abort_output(self, abort_req: Any, req: Req) -> None:
+        """Tells the tokenizer's process."""
+
+    def process_batch_result(self, batch: Batch, result: Any) -> None:
+        for req in batch.reqs:
+            if batch.extend:
+                req.output_ids.append(1)
+            elif self.engine.family == "v2":
+                req.output_ids += [7, 8]
+        self.engine.finish(batch)
+
+
+@dataclass
+class Engine:
+    """One server: a worker of either family, and requests to run through it.
+
+    `older`: the verdict is the second worker's method or the first worker's kernels, as in older releases.
+    """
+
+    family: str
+    sizes: Sizes
+    greedy: bool = True
+    older: bool = False
+    worker: Any = None
+    carried: torch.Tensor | None = None
+    rounds: int = 3
+    reqs: list[Req] = field(default_factory=list[Req])
+
+    def __post_init__(self) -> None:
+        self.worker = EAGLEWorkerV2(self) if self.family == "v2" else EAGLEWorker(self)
+        self.scheduler = Scheduler(self)
+        self.target_runner = SimpleNamespace()
+        self.reqs = [Req(f"r{i}") for i in range(self.sizes.bs)]
+        tree = {name: torch.tensor([row] * self.sizes.bs) for name, row in TREE.items()}
+        self.tree = {name: values.to(self.sizes.device) for name, values in tree.items()}
+
+    @property
+    def draft_side(self) -> Any:
+        return self.worker.draft_worker if self.family == "v2" else self.worker
+
+    @property
+    def draft_runner(self) -> ModelRunner:
+        return self.draft_side.draft_runner if self.family == "v2" else self.draft_side.model_runner
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=self.sizes.device)
+
+    def target_hidden(self, rows: int) -> torch.Tensor:
+        return self.random(rows, self.sizes.states * self.sizes.hidden)
+
+    def target_output(self, bs: int) -> LogitsProcessorOutput:
+        rows = bs * self.sizes.nodes
+        return LogitsProcessorOutput(self.random(rows, self.sizes.vocab), self.target_hidden(rows))
+
+    def finish(self, batch: Batch) -> None:
+        if self.rounds == 0:
+            for req in batch.reqs:
+                req.finished_reason = SimpleNamespace(to_json=lambda: {"type": "length"})
+
+    @torch.inference_mode()
+    def serve(self) -> None:
+        """A prefill and its rounds; the requests finish with the last."""
+        self.scheduler.run(Batch(self.reqs, extend=True))
+        for _ in range(self.rounds):
+            self.rounds -= 1
+            self.scheduler.run(Batch(self.reqs))
+        waits = Req("waits")
+        self.scheduler.run(Batch([waits], extend=True))
+        self.scheduler.waiting_queue.append(waits)  # retracted, and then aborted
+        self.scheduler.abort_request(waits)

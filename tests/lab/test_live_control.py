@@ -1,0 +1,155 @@
+"""Live control of a real server: what is asked holds within moments, and no answer changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagletrace.lab.server import LabServer
+from eagletrace.store import open_run
+from tests.cli.commands import eagletrace
+from tests.lab.test_recording import BODY, probe, start
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+FLUSHED_S = 1.5
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LabServer, Path]]:
+    folder = tmp_path_factory.mktemp("live")
+    with start(folder, EAGLETRACE_FLUSH_S="0.5") as served:
+        served.post("/generate", BODY)
+        yield served, folder
+        served.kill()
+
+
+def run_of(folder: Path) -> Path:
+    (run,) = {path.parent for path in (folder / "runs").glob("*/run.json")}
+    return run
+
+
+def ask(folder: Path, *arguments: str) -> None:
+    answer = eagletrace("ctl", folder / "runs", *arguments)
+    assert answer.returncode == 0, answer.stderr
+
+
+def request(served: LabServer) -> dict[str, Any]:
+    answer = served.post("/generate", BODY)
+    assert answer.status == 200
+    return answer.body
+
+
+def counted(folder: Path) -> dict[str, int]:
+    """Rounds by the totals, rounds in detail, and requests."""
+    time.sleep(FLUSHED_S)
+    with open_run(run_of(folder)) as run:
+        totals = run.rows("SELECT coalesce(sum(rounds), 0)::BIGINT AS n FROM totals")[0]["n"]
+        rounds = run.rows("SELECT count(*) AS n FROM rounds")[0]["n"]
+        reached = run.rows("SELECT coalesce(sum(list_sum(reached_by_depth)), 0)::BIGINT AS n FROM totals")[0]["n"]
+    return {"totals": totals, "rounds": rounds, "reached": reached}
+
+
+def gained(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: after[name] - before[name] for name in before}
+
+
+def test_level_sampling_and_pauses_follow_at_once_and_tokens_stay(server: tuple[LabServer, Path]) -> None:
+    served, folder = server
+    first = request(served)
+    rounds = first["meta_info"]["spec_verify_ct"]
+    start_counts = counted(folder)
+    assert start_counts["totals"] == start_counts["rounds"] > 0
+
+    ask(folder, "--pause")
+    paused = request(served)
+    during = probe(served, folder)
+    assert during["scheduler"][0]["wrapped"] == [
+        "sglang.srt.managers.scheduler.Scheduler.__init__",
+        "sglang.srt.model_executor.model_runner.ModelRunner.load_model",
+    ]  # neither is called in a round
+    assert counted(folder) == start_counts
+
+    ask(folder, "--resume")
+    resumed = request(served)
+    after_resume = counted(folder)
+    assert gained(start_counts, after_resume) | {"reached": 0} == {"totals": rounds, "rounds": rounds, "reached": 0}
+
+    ask(folder, "--level", "contract")
+    contract = request(served)
+    after_contract = counted(folder)
+    assert gained(after_resume, after_contract)["totals"] == rounds
+    assert gained(after_resume, after_contract)["rounds"] == 0
+    # Counts of chains agree with those that were made from verdicts.
+    assert gained(after_resume, after_contract)["reached"] == gained(start_counts, after_resume)["reached"]
+
+    ask(folder, "--level", "tokens", "--sample", "0")
+    unsampled = request(served)
+    after_unsampled = counted(folder)
+    assert gained(after_contract, after_unsampled) == gained(after_resume, after_contract)
+
+    ask(folder, "--sample", "1")
+    again = request(served)
+    assert gained(after_unsampled, counted(folder))["rounds"] == rounds
+
+    outputs = [answer["output_ids"] for answer in (first, paused, resumed, contract, unsampled, again)]
+    assert all(output == outputs[0] for output in outputs)
+
+
+def test_who_asked_for_what_and_when_is_an_event(server: tuple[LabServer, Path]) -> None:
+    _, folder = server
+    with open_run(run_of(folder)) as run:
+        events = run.rows(
+            "SELECT detail->>'level' AS level, detail->>'paused' AS paused, detail->>'by' AS who, time_unix_nano AS t "
+            "FROM events WHERE kind = 'control' ORDER BY t"
+        )
+    assert [(e["level"], e["paused"]) for e in events] == [
+        ("tokens", "true"), ("tokens", "false"), ("contract", "false"), ("tokens", "false"), ("tokens", "false"),
+    ]  # fmt: skip
+    assert all("process" in e["who"] for e in events)
+
+
+def test_nonsense_in_the_control_file_changes_nothing(server: tuple[LabServer, Path]) -> None:
+    served, folder = server
+    before = counted(folder)
+    (run_of(folder) / "control.json").write_text('{"level": "loud"}')
+    time.sleep(1)
+    answer = request(served)
+    assert gained(before, counted(folder))["rounds"] == answer["meta_info"]["spec_verify_ct"]
+    assert "control file ignored: level 'loud'" in (folder / "log").read_text(errors="replace")
+
+
+def test_a_pause_in_the_middle_of_a_request_leaves_its_rounds_in_order(server: tuple[LabServer, Path]) -> None:
+    """Rounds that ran unseen are a gap: numbered on, no draft facts from before it, the verdicts right."""
+    served, folder = server
+    import threading
+
+    ask(folder, "--level", "tokens", "--sample", "1", "--resume")
+    body = {**BODY, "sampling_params": {**BODY["sampling_params"], "max_new_tokens": 900}}  # type: ignore[dict-item]
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(served.post("/generate", body)))
+    thread.start()
+    time.sleep(1.0)
+    ask(folder, "--pause")
+    ask(folder, "--resume")
+    thread.join()
+    meta = answers[0].body["meta_info"]
+    time.sleep(FLUSHED_S)
+    with open_run(run_of(folder)) as run:
+        rows = run.rows(
+            f"SELECT request_round AS n, round, accepted, engine_reported_accepted AS engine FROM rounds "
+            f"WHERE request_id = '{meta['id']}' ORDER BY round"
+        )
+        expected = run.rows(
+            f"SELECT count(*) FILTER (WHERE accepted AND draft_token <> expected_token) AS wrong FROM verifies "
+            f"JOIN (SELECT DISTINCT host, pid, request_seq FROM rounds WHERE request_id = '{meta['id']}') "
+            "USING (host, pid, request_seq)"
+        )
+    numbers = [row["n"] for row in rows]
+    assert 0 < len(rows) < meta["spec_verify_ct"], "nothing was left out: the pause came too late or too early"
+    assert numbers == sorted(set(numbers)) and numbers[0] == 1
+    assert numbers[-1] in (meta["spec_verify_ct"], meta["spec_verify_ct"] - 1)
+    assert all(row["accepted"] == row["engine"] for row in rows) and expected[0]["wrong"] == 0
