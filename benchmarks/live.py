@@ -32,6 +32,7 @@ PACKAGES = Path(__file__).parents[1] / ".bench-packages"
 """What the peers need, apart from the server's environment and last on its path."""
 SETTLE_S = 0.3
 NEW_TOKENS = 256
+FIELDS = 5  # of a round, as the probe notes them
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Window:
     arm: str
     wall_ns: np.ndarray = field(default_factory=lambda: np.empty(0))
     cpu_ns: np.ndarray = field(default_factory=lambda: np.empty(0))
+    tokens: np.ndarray = field(default_factory=lambda: np.empty(0))
+    hooks_ns: np.ndarray = field(default_factory=lambda: np.empty(0))
     background_share: float = 0.0
     resident: int = 0
 
@@ -136,7 +139,7 @@ class Live:
             spans.append(block)
             print(f"  block {number + 1} of {count}", flush=True)
         seen = self.seen()
-        rounds = np.array(seen["rounds"], dtype=np.int64).reshape(-1, 3)
+        rounds = np.array(seen["rounds"], dtype=np.int64).reshape(-1, FIELDS)
         return [{name: _window(name, rounds, seen["threads"], batch, a, b) for name, a, b in block} for block in spans]
 
 
@@ -145,13 +148,14 @@ def _window(
 ) -> Window:
     inside = rounds[(rounds[:, 0] >= start) & (rounds[:, 0] < end)]
     full = (inside[:-1, 2] == batch) & (inside[1:, 2] == batch)
-    steps = np.diff(inside[:, :2], axis=0)[full]
+    steps = np.diff(inside, axis=0)[full].astype(float)
     noted = [t for t in threads if start <= t["t"] < end]
     share = 0.0
     if len(noted) > 1:
         elapsed = noted[-1]["t"] - noted[0]["t"]
         share = sum(noted[-1]["cpu"].get(n, 0) - cpu for n, cpu in noted[0]["cpu"].items()) / elapsed
-    return Window(arm, steps[:, 0].astype(float), steps[:, 1].astype(float), share, noted[-1]["rss"] if noted else 0)
+    resident = noted[-1]["rss"] if noted else 0
+    return Window(arm, steps[:, 0], steps[:, 1], inside[:-1][full][:, 3].astype(float), steps[:, 4], share, resident)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from benchmarks.live import Live, Window, live
 from benchmarks.statistics import Figure, paired, publish, single
 
-BLOCKS, SECONDS = 24, 2.5
+BLOCKS, SECONDS, CLOCKED = 24, 2.5, 4
 NEVER = "1000000000"
 COST_GOAL = {("tokens", 1): 60.0, ("tokens", 8): 150.0, ("contract", 1): 3.0, ("contract", 8): 3.0}
 Blocks = list[dict[str, Window]]
@@ -26,18 +27,32 @@ def arms_of(server: Live, levels: tuple[str, ...]) -> dict[str, Callable[[], Non
         "control": lambda: server.ask(pause=True),
     }
     for level in levels:
-        arms[level] = lambda level=level: server.ask(level=level)
+        arms[level] = partial(server.ask, level=level)
     return arms
 
 
 def cost(blocks: Blocks, arm: str, against: str = "untraced") -> list[float]:
     """CPU microseconds that an arm adds to a round on the scheduler's thread, by block."""
-    return [(middle(b[arm].cpu_ns) - middle(b[against].cpu_ns)) / 1e3 for b in blocks]
+    return [(typical(b, arm, "cpu_ns") - typical(b, against, "cpu_ns")) / 1e3 for b in blocks]
 
 
 def speed(blocks: Blocks, arm: str, against: str = "untraced") -> list[float]:
     """Rounds a second of an arm by those of another, by block."""
-    return [middle(b[against].wall_ns) / middle(b[arm].wall_ns) for b in blocks]
+    return [typical(b, against, "wall_ns") / typical(b, arm, "wall_ns") for b in blocks]
+
+
+def typical(block: dict[str, Window], arm: str, what: str) -> float:
+    """A round of an arm: as if all arms of the block had sequences of the same length, which rounds get longer with.
+
+    The median of what a line through all rounds of the block leaves, and the line's middle.
+    """
+    lengths = np.concatenate([w.tokens for w in block.values()])
+    values = np.concatenate([getattr(w, what) for w in block.values()])
+    low, high = np.percentile(values, [2, 90])
+    kept = (values >= low) & (values <= high)
+    slope = np.polyfit(lengths[kept], values[kept], 1)[0]
+    own = block[arm]
+    return float(np.median(getattr(own, what) - slope * (own.tokens - lengths.mean())))
 
 
 def tail(blocks: Blocks, arm: str, share: float = 99.9) -> float:
@@ -52,6 +67,12 @@ def middle(values: np.ndarray) -> float:
     return float(values[(values >= low) & (values <= high)].mean())
 
 
+def clocked(server: Live, level: str) -> None:
+    """A level, with a clock around each hook."""
+    server.ask(level=level)
+    server.peer("timed")
+
+
 def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int, seconds: float) -> list[Figure]:
     """Cost, throughput, longest delay and background share of each level."""
     label = "1 request" if batch == 1 else f"{batch} requests"
@@ -59,7 +80,10 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
     server.load(batch)
     try:
         measured = server.blocks(arms_of(server, levels), batch, blocks, seconds)
+        clocks = {level: partial(clocked, server, level) for level in levels}
+        timed = server.blocks(clocks, batch, CLOCKED, seconds, discard_s=1.0)
     finally:
+        server.peer("")
         server.idle()
     figures: list[Figure] = []
     base = np.median(np.concatenate([b["untraced"].wall_ns for b in measured])) / 1e3
@@ -70,6 +94,9 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
         added = cost(measured, level)
         figures.append(paired(f"{level}: added to a round, {label}", "us", added, cost(measured, "control"),
                               COST_GOAL.get((level, batch))))  # fmt: skip
+        inside = np.concatenate([b[level].hooks_ns for b in timed]) / 1e3
+        within, goal = float(np.median(inside)), COST_GOAL.get((level, batch))
+        figures.append(single(f"{level}: in the hooks of a round, {label}", "us", within, goal))
         share = [100 * a * 1e3 / middle(b["untraced"].cpu_ns) for a, b in zip(added, measured, strict=True)]
         again = cost(measured, "control")
         same = [100 * a * 1e3 / middle(b["untraced"].cpu_ns) for a, b in zip(again, measured, strict=True)]

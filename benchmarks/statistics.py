@@ -45,7 +45,9 @@ def paired(
     value, low, high = median_interval(differences)
     _, control_low, control_high = median_interval(control)
     holds = None
-    if goal is not None and control_low <= neutral <= control_high:
+    # What two equal arms differ by must be less than what the goal speaks of, or nothing was measured.
+    fine_enough = goal is not None and max(control_high - neutral, neutral - control_low) <= abs(goal - neutral) + 1e-12
+    if goal is not None and control_low <= neutral <= control_high and fine_enough:
         holds = value >= goal if at_least else value <= goal
     return Figure(name, value, unit, low, high, control_low, control_high, goal, holds)
 

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 OUT = os.environ.get("PROBE_OUT")
-rounds: array[int] = array("q")  # monotonic ns, CPU ns of the scheduler's thread, requests (0: not a decode), repeated
+# Of each round: monotonic ns, CPU ns of the scheduler's thread, requests (0: not a decode), their tokens so far, and ns
+# spent in hooks so far (while the arm `timed` runs).
+rounds: array[int] = array("q")
+FIELDS = 5
 threads: list[dict[str, Any]] = []
 
 
@@ -59,7 +62,9 @@ def watch(module: Any) -> None:
     def run_batch(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal peers
         now = clock()
-        add((now, used(), len(batch.reqs) if batch.forward_mode.is_decode() else 0))
+        reqs = batch.reqs if batch.forward_mode.is_decode() else ()
+        tokens = sum(len(r.output_ids) + len(r.origin_input_ids) for r in reqs)
+        add((now, used(), len(reqs), tokens, peers.spent[0] if peers is not None else 0))
         if now - state["checked"] > 100_000_000:
             state["checked"] = now
             if arm_file.exists():
