@@ -48,7 +48,10 @@ class Hook:
         self.calls = self.errors = 0
         self.enabled = True  # False after MAX_ERRORS
         self.on = True  # False after that, and while the wrapper is taken away (somebody else's may still call it)
+        self.only: Any = None  # the one object whose calls are observed; of others nothing but the call is seen
         self.last_error: str | None = None
+        kind = type(self)
+        self.looks_before, self.looks_after = kind.before is not Hook.before, kind.after is not Hook.after
 
     def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs before the wrapped function."""
@@ -85,11 +88,12 @@ def _call(
 ) -> Any:  # fmt: skip
     """Call `wrapped(*whole, **kwargs)` under observation; `args` are `whole` without the instance."""
     hook.calls += 1
-    if not hook.on:
+    if not hook.on or (hook.only is not None and hook.only is not instance):
         return wrapped(*whole, **kwargs)
     token: Any = None
     try:
-        token = hook.before(instance, args, kwargs)
+        if hook.looks_before:
+            token = hook.before(instance, args, kwargs)
     except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
         hook.swallow(error)
     try:
@@ -101,7 +105,8 @@ def _call(
             hook.swallow(own)
         raise
     try:
-        hook.after(token, result, instance, args, kwargs)
+        if hook.looks_after:
+            hook.after(token, result, instance, args, kwargs)
     except Exception as error:  # noqa: BLE001
         hook.swallow(error)
     return result

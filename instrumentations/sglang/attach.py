@@ -85,6 +85,7 @@ class Attachment:
             self._try("graphs", graphs.captured, session)
             session.softmax_chains = not _fills_ones(session.worker)
             session.chain_steps = chain_steps(session.server_args)
+            self.hooks.observe_only("runner.forward", session.draft_runner)
             session.serving = True
         self._try("worker", self._unhooked_rows)
         self.recorder.event("serving")

@@ -123,6 +123,11 @@ class Hooks:
         """Calls of all hooks so far."""
         return sum(patch.hook.calls for patch in self.patches.values())
 
+    def observe_only(self, name: str, instance: Any) -> None:
+        """Let a hook pass the calls of all objects but one."""
+        if name in self.patches:
+            self.patches[name].hook.only = instance
+
     def paths(self) -> set[str]:
         """Where hooks were installed."""
         return {patch.hook.target.path for patch in self.patches.values()}
