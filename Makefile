@@ -98,6 +98,7 @@ bench: setup .bench-packages/.ready
 	$(RUN) benchmarks.peers
 	$(RUN) benchmarks.instructions
 	$(RUN) benchmarks.diagnose_speed
+	$(RUN) benchmarks.page
 
 docs: setup
 	$(RUN) docs.generate

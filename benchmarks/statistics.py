@@ -29,6 +29,10 @@ class Figure:
     holds: bool | None = None
 
 
+PAIRS: dict[str, list[float]] = {}
+"""Every paired difference behind the figures made so far, in the order of the blocks."""
+
+
 def median_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
     """Median and its bootstrap 95 % interval."""
     array = np.asarray(values, dtype=float)
@@ -42,6 +46,7 @@ def paired(
     at_least: bool = False, neutral: float = 0.0,
 ) -> Figure:  # fmt: skip
     """The median of paired differences (or ratios, `neutral` 1) against a goal, trusted if the control's is neutral."""
+    PAIRS[name] = [round(float(d), 4) for d in differences]
     value, low, high = median_interval(differences)
     _, control_low, control_high = median_interval(control)
     holds = None
@@ -63,6 +68,9 @@ def publish(file: str, figures: Sequence[Figure]) -> Path:
     OUT.mkdir(exist_ok=True)
     path = OUT / f"{file}.json"
     path.write_text(json.dumps([asdict(f) for f in figures], indent=1) + "\n")
+    pairs = {f.name: PAIRS[f.name] for f in figures if f.name in PAIRS}
+    (OUT / "pairs").mkdir(exist_ok=True)
+    (OUT / "pairs" / f"{file}.json").write_text(json.dumps(pairs, indent=1) + "\n")
     from rich.console import Console
     from rich.table import Table
 
@@ -71,17 +79,19 @@ def publish(file: str, figures: Sequence[Figure]) -> Path:
         table.add_column(column, justify="left" if column == "figure" else "right")
     for f in figures:
         table.add_row(
-            f.name, f"{_short(f.value)} {f.unit}", _range(f.ci_low, f.ci_high),
-            _range(f.control_ci_low, f.control_ci_high), _short(f.goal),
+            f.name, f"{number(f.value)} {f.unit}", span(f.ci_low, f.ci_high),
+            span(f.control_ci_low, f.control_ci_high), number(f.goal),
             {True: "yes", False: "no", None: "-"}[f.holds],
         )  # fmt: skip
     Console(width=140).print(table)
     return path
 
 
-def _short(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Four digits, or a dash."""
     return "-" if value is None else f"{value:,.4g}"
 
 
-def _range(low: float | None, high: float | None) -> str:
+def span(low: float | None, high: float | None) -> str:
+    """An interval, or a dash."""
     return "-" if low is None or high is None else f"{low:,.4g} to {high:,.4g}"

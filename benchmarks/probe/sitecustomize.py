@@ -48,8 +48,11 @@ def dump(_number: int, _frame: object) -> None:
     del rounds[: len(seen)]
     del threads[: len(noted)]
     timed = sys.modules.get("peers")
-    hooks = {name: sorted(taken)[len(taken) // 2] for name, taken in timed.by_hook.items()} if timed is not None else {}
-    Path(OUT + ".part").write_text(json.dumps({"rounds": seen.tolist(), "threads": noted, "hooks": hooks, "pid": os.getpid()}))
+    taken = {} if timed is None else timed.by_hook
+    hooks = {name: sorted(times)[len(times) // 2] for name, times in taken.items()}
+    taken.clear()
+    found = {"rounds": seen.tolist(), "threads": noted, "hooks": hooks, "pid": os.getpid()}
+    Path(OUT + ".part").write_text(json.dumps(found))
     Path(OUT + ".part").rename(OUT)
 
 

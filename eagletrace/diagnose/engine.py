@@ -89,9 +89,12 @@ def _simulated(
 
 
 def _skipped(files: Mapping[str, CheckFile], why: str, runner: CheckRunner, but: str = "") -> tuple[Check, ...]:
-    """All checks as not applicable, except what was lost while recording: that is always told."""
+    """All checks as not applicable, except that rows were lost while recording: that is always told."""
+    lost = runner.run(files[DROPPED])
     return tuple(
-        runner.run(c) if c.id == DROPPED else c.check("not_applicable", why) for c in files.values() if c.id != but
+        lost if c.id == DROPPED and lost.status == "alarm" else c.check("not_applicable", why)
+        for c in files.values()
+        if c.id != but
     )
 
 

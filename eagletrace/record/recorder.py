@@ -41,7 +41,7 @@ COUNTS_LIMIT = 20_000  # launches of which only counts are kept
 # for as long as one such step takes.
 SLICE_NODES = 512
 PAUSE_S = 50e-6
-HOLD_NS = 2_000_000_000  # a launch waits no longer for facts that are computed with those of later ones
+HOLD_NS = 10_000_000_000  # a launch waits no longer for values that are computed with those of later ones
 WARN_AGAIN_S = 600.0  # another outage is worth another warning; a disk that comes and goes is not worth many
 EXIT_S = 1.2  # what stopping may delay an exit by; with the flush of a crash it stays below two seconds
 UPKEEP_AGAIN_S = 60.0  # after merging failed
@@ -115,7 +115,8 @@ class Recorder:
             packet = self._launches.popleft()
         except IndexError:
             return False
-        if packet.values is not None and not packet.values.ready():
+        waits = any(not part.together.closed for part in packet.drafted)
+        if waits or (packet.values is not None and not packet.values.ready()):
             self._launches.appendleft(packet)
             return False
         self._bytes_queued -= packet.bytes
@@ -183,6 +184,11 @@ class Recorder:
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether what is queued now is written for the last time."""
+        return self._stop
 
     def forget(self) -> None:
         """In a fork: only the parent has the thread that writes. Nothing is kept here, and nothing is written."""
@@ -380,6 +386,8 @@ class Recorder:
         """Rows of launches that were read together."""
         if trees is not None:
             self._totals.add(packets, trees)
+        elif packets[0].nodes:  # a verdict was seen, and could not be read
+            self._count("not read: verdicts", len(packets))
         keep = np.array([r.sampled for p in packets for r in p.requests], dtype=np.bool_)
         if self.settings.level == "contract" or not keep.any():
             return

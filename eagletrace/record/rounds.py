@@ -87,12 +87,8 @@ class DraftedTogether:
     floats: Callable[[], Floats] | None = None  # four times as many: better, probs, logits, means, as in `Values`
     closed: bool = False  # nothing more will be known
 
-    def give(self, launches: int, values: Values) -> None:
-        """Say what was computed."""
-        self.launches, self.ids, self.floats = launches, values.ints, values.floats
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drafted:
     """One launch's part of what was computed together, or that of some of its requests."""
 

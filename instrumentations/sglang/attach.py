@@ -17,6 +17,7 @@ from eagletrace.format import control as control_file
 from eagletrace.format.control import Control
 from eagletrace.instrumentations.patching import Patch, Target
 from eagletrace.instrumentations.sglang import capture, facts, graphs, load, sharing, vocabulary
+from eagletrace.instrumentations.sglang.deferred import WAIT_NS
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
 from eagletrace.instrumentations.sglang.session import Session
@@ -171,6 +172,8 @@ class Attachment:
     def _report(self) -> None:
         """On the recorder's thread, now and then: how often each hook fired."""
         session = self.session
+        # The engine's thread may have no next round.
+        session.deferred.compute(older_than_ns=0 if self.recorder.stopping else WAIT_NS)
         if session.counts_only and session.first_extend_seen and self.hooks.stands("runner.forward"):
             with self._lock:
                 self.hooks.follow()

@@ -1,85 +1,157 @@
-"""What the draft's logits say of chains, reduced for several launches at once.
+"""What chains leave to be read, packed and reduced for several launches at once.
 
 Each operation costs the engine's thread microseconds, however small: of eight small launches together they cost about
-what they cost of one. The logits are the engine's own tensors of eager forwards, made anew by each; only references are
-kept, of few launches, few bytes, and not for long.
+what they cost of one. Only references are kept, of few launches, few bytes, and not for long.
 
-Shapes: G launches, bs requests, S drafts seen of each, Vd draft vocabulary.
+The logits are the engine's own tensors of eager forwards, made anew by each. A verdict's tensors are trusted to be so
+once `TRUST` launches in a row have had memory of their own; before that, and ever after one that has not, they are
+copied at once.
+
+Shapes: G launches, bs requests, D nodes, S drafts seen of each, Vd draft vocabulary.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from eagletrace.instrumentations.sglang.distributions import of_chain
 from eagletrace.record.device import pack
-from eagletrace.record.rounds import Drafted, DraftedTogether, Part
+from eagletrace.record.rounds import Drafted, DraftedTogether, Ints, Part, RoundPacket, Values
 
 LAUNCHES = 8
 BYTES = 32 << 20  # of logits kept
 WAIT_NS = 250_000_000  # since the first was kept
+TRUST = 16
+Verdict = tuple[tuple[Part, ...], list[torch.Tensor]]  # parts, and their tensors
 
 
 @dataclass(slots=True)
-class Deferred:
-    """Launches whose facts are still to be computed; all of one shape."""
+class Group:
+    """Launches of one shape whose values wait."""
 
-    together: DraftedTogether | None = None
-    shape: tuple[int, ...] = ()
-    bytes: int = 0
-    since_ns: int = 0
-    logits: list[list[torch.Tensor]] = field(default_factory=list[list[torch.Tensor]])  # [S][G], [bs, Vd] each
+    together: DraftedTogether
+    shape: tuple[Any, ...]
+    ids: torch.Tensor
+    stream: Any  # of the forwards, where there is a GPU
+    since_ns: int
+    logits: list[list[torch.Tensor]]  # [S][G], [bs, Vd] each
     targets: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [G], [bs, D] each
-    ids: torch.Tensor | None = None
-    stream: Any = None  # of the forwards, where there is a GPU
+    verdicts: list[tuple[RoundPacket, Verdict, list[int]]] = field(
+        default_factory=list[tuple[RoundPacket, Verdict, list[int]]]
+    )
+    places: set[int] = field(default_factory=set[int])  # where the verdicts' tensors lie
+    bytes: int = 0
+
+
+class Deferred:
+    """The group that waits. The recorder's thread completes it where the engine's does not go on."""
+
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        self._lock = threading.Lock()
+        self._trust = 0
+        self._seen: deque[list[torch.Tensor]] = deque(maxlen=TRUST)
+
+    def trusts(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether a verdict's tensors may be kept: those of the launches before had memory of their own."""
+        if self._trust >= TRUST:
+            return True
+        if self._trust < 0:
+            return False
+        places = {t.data_ptr() for t in tensors}
+        if any(t.data_ptr() in places for kept in self._seen for t in kept):
+            self._trust = -1  # the engine writes into the same memory each time
+            self._seen.clear()
+            return False
+        self._seen.append(tensors)
+        self._trust += 1
+        if self._trust >= TRUST:
+            self._seen.clear()
+        return False
 
     def add(
-        self, logits: Sequence[torch.Tensor], targets: torch.Tensor, ids: torch.Tensor, *, now: bool
-    ) -> Drafted:
+        self, packet: RoundPacket, logits: Sequence[torch.Tensor], targets: torch.Tensor, ids: torch.Tensor, *,
+        verdict: Verdict | None = None, now: bool = False,
+    ) -> None:  # fmt: skip
         """Keep a launch: S logits [bs, Vd], the target's choices [bs, D], and the map from target to draft ids, [V].
 
-        `now` computes at once: the logits are in memory that is used again.
+        `verdict`, if given, is packed with the others' later. `now` computes at once: the logits are in memory that is
+        used again.
         """
         first = logits[0]
-        shape = (*first.shape, len(logits), *targets.shape)
-        if self.together is not None and shape != self.shape:
-            self.compute()
-        if self.together is None:
-            self.together = DraftedTogether(len(logits), first.shape[0])
-            self.shape, self.ids, self.since_ns = shape, ids, time.monotonic_ns()
-            self.logits = [[] for _ in logits]
-            on_gpu = first.is_cuda and torch.cuda.is_initialized()
-            self.stream = torch.cuda.current_stream(first.device) if on_gpu else None
-        for step, kept in zip(logits, self.logits, strict=True):
-            kept.append(step)
-        self.targets.append(targets)
-        self.bytes += first.nbytes * len(logits)
-        drafted = Drafted(self.together, len(self.targets) - 1)
-        full = len(self.targets) >= LAUNCHES or self.bytes >= BYTES
-        if now or full or time.monotonic_ns() - self.since_ns > WAIT_NS:
-            self.compute()
-        return drafted
+        shape = (first.shape, targets.shape, len(logits))
+        places = [t.data_ptr() for t in verdict[1]] if verdict is not None else []
+        with self._lock:
+            group = self.group
+            if group is not None and (shape != group.shape or not group.places.isdisjoint(places)):
+                if shape == group.shape:
+                    self._trust = -1  # memory that is used again
+                self._compute()
+                group = None
+            if group is None:
+                on_gpu = first.is_cuda and torch.cuda.is_initialized()
+                stream = torch.cuda.current_stream(first.device) if on_gpu else None
+                together = DraftedTogether(len(logits), first.shape[0])
+                group = self.group = Group(together, shape, ids, stream, time.monotonic_ns(), [[] for _ in logits])
+            for step, kept in zip(logits, group.logits, strict=True):
+                kept.append(step)
+            group.targets.append(targets)
+            group.bytes += first.nbytes * len(logits)
+            if verdict is not None:
+                group.verdicts.append((packet, verdict, [t._version for t in verdict[1]]))
+                group.places.update(places)
+            packet.drafted = (*packet.drafted, Drafted(group.together, len(group.targets) - 1))
+            full = len(group.targets) >= LAUNCHES or group.bytes >= BYTES
+            if now or full or time.monotonic_ns() - group.since_ns > WAIT_NS:
+                self._compute()
 
-    def compute(self) -> None:
-        """Compute what waits, on the stream of the forwards, where it comes after them."""
-        together, ids, stream = self.together, self.ids, self.stream
-        logits, targets = [t for step in self.logits for t in step], self.targets
-        self.together, self.bytes, self.logits, self.targets = None, 0, [], []
-        if together is None or ids is None:
+    def compute(self, older_than_ns: int = 0) -> None:
+        """Compute what waits, on the stream of the forwards, where it comes after them. From any thread."""
+        with self._lock:
+            if self.group is not None and time.monotonic_ns() - self.group.since_ns >= older_than_ns:
+                self._compute()
+
+    def _compute(self) -> None:
+        group, self.group = self.group, None
+        if group is None:
             return
         try:
-            with torch.cuda.stream(stream) if stream is not None else nullcontext():
-                expected = targets[0] if len(targets) == 1 else torch.cat(targets)
-                found, floats = of_chain(logits, expected[:, : together.steps], ids)
-                together.give(len(targets), pack(_NO_PARTS, found, _NO_PARTS, floats))
+            with torch.cuda.stream(group.stream) if group.stream is not None else nullcontext():
+                self._read(group)
         finally:
-            together.closed = True
+            group.together.closed = True
+
+    def _read(self, group: Group) -> None:
+        together, targets = group.together, group.targets
+        changed = any(t._version != v for _, (_, ts), vs in group.verdicts for t, v in zip(ts, vs, strict=True))
+        if changed:
+            self._trust = -1
+            raise RuntimeError("the engine changed a verdict's tensors afterwards")
+        expected = targets[0] if len(targets) == 1 else torch.cat(targets)
+        found, floats = of_chain([t for step in group.logits for t in step], expected[:, : together.steps], group.ids)
+        tensors = [t for _, (_, own), _ in group.verdicts for t in own]
+        values = pack(_NO_PARTS, [*found, *tensors], _NO_PARTS, floats)
+        drafted = together.steps * together.bs * len(targets)
+        start = drafted
+        for packet, (parts, _), _ in group.verdicts:
+            end = start + together.bs * sum(part.width for part in parts)
+            packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
+            start = end
+        together.launches = len(targets)
+        together.ids, together.floats = _between(values.ints, 0, drafted), values.floats
 
 
 _NO_PARTS: tuple[Part, ...] = ()
+
+
+def _between(read: Callable[[], Ints], start: int, end: int) -> Callable[[], Ints]:
+    return lambda: np.asarray(read()[start:end])

@@ -148,9 +148,7 @@ class Session:
     def forget_launches(self) -> None:
         """Recording was interrupted: what the last launch left says nothing about the next one."""
         self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
-        if self.deferred.together is not None:
-            self.deferred.together.closed = True
-        self.deferred = Deferred()  # the engine's thread may be in the old one
+        self.deferred.compute()
         self.carried.clear()
         self.batch = Batch([], [], [])
         for state in list(self.requests.values()):

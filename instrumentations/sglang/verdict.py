@@ -45,7 +45,7 @@ class Sample(SessionHook):
     def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stage the same facts, unless the greedy verdict was seen."""
         launch = self.session.launch
-        if launch is None or launch.packet.values is not None or not launch.reqs:
+        if launch is None or launch.packet.nodes or not launch.reqs:
             return
         verify_input, logits_output = (args[0], args[2]) if instance is None else (instance, args[1])
         bs = len(launch.reqs)
@@ -79,11 +79,19 @@ def observe(
         ints.append(positions if positions.shape[0] == bs * nodes else positions[: bs * nodes])
     tree, detail = launch.topk > 1, session.recorder.settings.level != "contract"
     if not tree:
-        ints += launch.rope_positions
-        launch.packet.values = pack(_of_a_chain(nodes, accept_index.shape[1], positions is not None,
-                                                len(launch.rope_positions)), ints)  # fmt: skip
-        if detail:
-            _defer(session, launch, targets, nodes)
+        steps = len(launch.rope_positions)
+        parts = _of_a_chain(nodes, accept_index.shape[1], positions is not None, steps)
+        logits = _seen(session, launch, nodes) if detail else None
+        deferred = session.deferred
+        small = logits is not None and logits[0].numel() * 16 * len(logits) <= PART_BYTES
+        if logits is not None and small and not launch.borrowed and deferred.trusts(ints):
+            ints += launch.rope_positions
+            assert session.draft_id_or_zero is not None
+            deferred.add(launch.packet, logits, targets, session.draft_id_or_zero, verdict=(parts, ints))
+            return
+        launch.packet.values = pack(parts, [*ints, *launch.rope_positions])
+        if logits is not None:
+            _defer(session, launch, logits, targets)
         return
     linked = links[0] is not None and links[1] is not None
     if links[0] is not None and links[1] is not None:
@@ -126,22 +134,28 @@ def _of_a_tree(
     return tuple(parts), tuple(Part(name, nodes - 1) for name in DRAFT_FLOATS)
 
 
-def _defer(session: Session, launch: Launch, targets: torch.Tensor, nodes: int) -> None:
-    """Leave a chain's logits to be reduced with those of other launches. Under a captured graph depth 1 alone is
-    known."""
-    first, ids, steps = launch.first, session.draft_id_or_zero, launch.step_logits
-    if launch.too_large or first is None or ids is None or nodes < 2 or (steps and len(steps) != nodes - 2):
-        return
+def _seen(session: Session, launch: Launch, nodes: int) -> list[torch.Tensor] | None:
+    """The logits of a chain's steps, [bs, Vd] each; None without them. Under a captured graph that of depth 1 alone."""
+    first, steps = launch.first, launch.step_logits
+    if launch.too_large or first is None or session.draft_id_or_zero is None:
+        return None
+    if nodes < 2 or (steps and len(steps) != nodes - 2):
+        return None
     launch.packet.engine_has_probs = session.softmax_chains
-    size = first.numel() * 16 * (len(steps) + 1)
+    return [first, *steps]
+
+
+def _defer(session: Session, launch: Launch, logits: list[torch.Tensor], targets: torch.Tensor) -> None:
+    """Leave a chain's logits to be reduced with those of other launches."""
+    ids, size = session.draft_id_or_zero, logits[0].numel() * 16 * len(logits)
+    assert ids is not None
     if size <= PART_BYTES:
-        launch.packet.drafted = (session.deferred.add([first, *steps], targets, ids, now=launch.borrowed),)
+        session.deferred.add(launch.packet, logits, targets, ids, now=launch.borrowed)
         return
     rows = max(1, targets.shape[0] * PART_BYTES // size)
-    parts = [slice(start, start + rows) for start in range(0, targets.shape[0], rows)]
-    launch.packet.drafted = tuple(
-        Deferred().add([first[part], *(s[part] for s in steps)], targets[part], ids, now=True) for part in parts
-    )
+    for start in range(0, targets.shape[0], rows):
+        part = slice(start, start + rows)
+        Deferred().add(launch.packet, [step[part] for step in logits], targets[part], ids, now=True)
 
 
 def _of_tree(session: Session, launch: Launch, targets: torch.Tensor, nodes: int) -> Facts | None:

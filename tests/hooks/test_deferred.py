@@ -101,7 +101,7 @@ def test_bytes_and_time_are_bounded(limit: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, limit, 0)
     state, launch = session(), launch_of(1, 2)
     observe(state, launch)
-    assert launch.packet.drafted[0].together.closed and state.deferred.together is None
+    assert launch.packet.drafted[0].together.closed and state.deferred.group is None
 
 
 def test_borrowed_memory_is_read_at_once() -> None:
@@ -122,13 +122,83 @@ def test_large_launches_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -
         expect(trees_of(launch.packet), row, 3, launch.step_logits[1][row], int(targets[row, 2]))
 
 
-def test_what_an_interruption_leaves_stays_unknown() -> None:
+def test_an_interruption_completes_what_waits() -> None:
     state, launch = session(), launch_of(1, 1)
-    observe(state, launch)
+    targets = observe(state, launch)
     state.forget_launches()
-    trees = trees_of(launch.packet)
-    assert launch.packet.drafted[0].together.closed and trees.better is not None and np.isnan(trees.better).all()
-    assert trees.draft_ids is not None and (trees.draft_ids == -1).all()
+    assert launch.packet.drafted[0].together.closed and launch.first is not None
+    expect(trees_of(launch.packet), 0, 1, launch.first[0], int(targets[0, 0]))
+
+
+def verdict_of(bs: int, nodes: int = 4) -> tuple[Any, Any, Any]:
+    return (torch.randint(0, VOCAB, (bs, nodes)), torch.randint(0, VOCAB, (bs, nodes)),
+            torch.arange(bs)[:, None] * nodes + torch.zeros(1, nodes, dtype=torch.int64))  # fmt: skip
+
+
+def trusted(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session that has seen enough launches to keep their tensors."""
+    monkeypatch.setattr(module, "TRUST", 2)
+    state = session()
+    for number in range(2):
+        verdict.observe(state, launch_of(number, 2), *_as_seen(verdict_of(2)))
+    state.deferred.compute()
+    return state
+
+
+def _as_seen(tensors: tuple[Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+    candidates, targets, accepted = tensors
+    return candidates, targets, verdict.NO_LINKS, accepted
+
+
+def test_verdicts_are_packed_together_once_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = trusted(monkeypatch)
+    launches = [launch_of(n, 2) for n in range(3)]
+    seen = [verdict_of(2) for _ in launches]
+    for launch, tensors in zip(launches, seen, strict=True):
+        launch.rope_positions = [torch.tensor([7, 8]), torch.tensor([9, 10])]
+        verdict.observe(state, launch, *_as_seen(tensors))
+        assert launch.packet.values is None
+    state.deferred.compute()
+    trees = trees_of(*(launch.packet for launch in launches))
+    for number, (candidates, targets, _) in enumerate(seen):
+        rows = slice(number * 2, number * 2 + 2)
+        assert np.array_equal(trees.draft_tokens[rows], candidates.numpy())
+        assert np.array_equal(trees.target_tokens[rows], targets.numpy())
+        assert trees.rope_positions is not None
+        assert trees.rope_positions[rows].tolist() == [[-1, -1, 7, 9], [-1, -1, 8, 10]]
+        first = launches[number].first
+        assert first is not None
+        for row in range(2):
+            expect(trees, number * 2 + row, 1, first[row], int(targets[row, 0]))
+
+
+def test_memory_that_the_engine_uses_again_is_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRUST", 2)
+    state, tensors = session(), verdict_of(2)
+    for number in range(4):
+        launch = launch_of(number, 2)
+        tensors[0].fill_(number)  # the same memory each time
+        verdict.observe(state, launch, *_as_seen(tensors))
+        assert (trees_of(launch.packet).draft_tokens == number).all()
+
+
+def test_trust_ends_with_the_first_launch_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, tensors = trusted(monkeypatch), verdict_of(2)
+    first, second, third = (launch_of(n, 2) for n in range(3))
+    verdict.observe(state, first, *_as_seen(tensors))
+    verdict.observe(state, second, *_as_seen(tensors))
+    state.deferred.compute()
+    verdict.observe(state, third, *_as_seen(verdict_of(2)))
+    assert third.packet.values is not None  # copied at once
+
+
+def test_tensors_that_were_changed_afterwards_are_not_recorded_as_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, tensors, launch = trusted(monkeypatch), verdict_of(2), launch_of(1, 2)
+    verdict.observe(state, launch, *_as_seen(tensors))
+    tensors[2].fill_(0)
+    with pytest.raises(RuntimeError, match="changed"):
+        state.deferred.compute()
+    assert launch.packet.values is None and launch.packet.drafted[0].together.closed
 
 
 def test_launches_with_and_without_facts_are_read_together() -> None:

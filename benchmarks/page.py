@@ -1,0 +1,58 @@
+"""Writes docs/benchmarks.md from what the benchmarks have left in `benchmarks/out`: `python -m benchmarks.page`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from benchmarks.statistics import OUT, number, span
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+HEAD = """# What recording costs
+
+Written by `make bench` on {machine}. A figure with arms is the median of paired differences, with a bootstrap 95 %
+interval: windows of one live lab server (SGLang on the CPU), in random order within each block. `control` is the same
+for an arm that differs in nothing. Where it does not cover zero, or is wider than the goal, nothing was measured: `-`.
+Every pair is listed at the end.
+
+*added to a round* is CPU time of the scheduler's thread, from the differences of whole rounds of 15 to 40 ms; *in the
+hooks of a round* is the same by a clock around each hook.
+"""
+
+
+def table(figures: list[dict[str, Any]]) -> list[str]:
+    """The table of one benchmark."""
+    lines = ["| figure | value | 95 % interval | control | goal | holds |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    for f in figures:
+        control = span(f["control_ci_low"], f["control_ci_high"])
+        cells = [f["name"], f"{number(f['value'])} {f['unit']}", span(f["ci_low"], f["ci_high"]), control,
+                 number(f["goal"]), {True: "yes", False: "no", None: "-"}[f["holds"]]]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def machine() -> str:
+    """This machine, in a few words."""
+    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.machine())  # fmt: skip
+    return f"{os.cpu_count()} cores ({model}), Python {platform.python_version()}"
+
+
+def main() -> None:
+    """Write the page."""
+    lines = [HEAD.format(machine=machine())]
+    for path in sorted(OUT.glob("*.json")):
+        lines += [f"## {path.stem}", "", *table(json.loads(path.read_text())), ""]
+    lines += ["## Every pair", ""]
+    for path in sorted((OUT / "pairs").glob("*.json")):
+        for name, pairs in json.loads(path.read_text()).items():
+            lines += [f"- {path.stem}, {name}: {', '.join(number(p) for p in pairs)}"]
+    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+    print(f"wrote {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
