@@ -86,6 +86,8 @@ class Attachment:
             self._try("graphs", graphs.captured, session)
             session.softmax_chains = not _fills_ones(session.worker)
             session.chain_steps = chain_steps(session.server_args)
+            if not hasattr(session.worker, "draft_worker"):  # the first worker cuts the path where a request ends
+                session.deferred.distrust()
             self.hooks.observe_only("runner.forward", session.draft_runner)
             session.serving = True
         self._try("worker", self._unhooked_rows)

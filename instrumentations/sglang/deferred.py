@@ -4,8 +4,8 @@ Each operation costs the engine's thread microseconds, however small: of eight s
 what they cost of one. Only references are kept, of few launches, few bytes, and not for long.
 
 The logits are the engine's own tensors of eager forwards, made anew by each. A verdict's tensors are trusted to be so
-once `TRUST` launches in a row have had memory of their own; before that, and ever after one that has not, they are
-copied at once.
+once `TRUST` launches in a row have had memory of their own, into which nothing was written afterwards; before that, and
+ever after one of which this is not so, they are copied at once.
 
 Shapes: G launches, bs requests, D nodes, S drafts seen of each, Vd draft vocabulary.
 """
@@ -59,20 +59,26 @@ class Deferred:
         self.group: Group | None = None
         self._lock = threading.Lock()
         self._trust = 0
-        self._seen: deque[list[torch.Tensor]] = deque(maxlen=TRUST)
+        self._seen: deque[tuple[list[torch.Tensor], list[int]]] = deque(maxlen=TRUST)  # with their versions
+
+    def distrust(self) -> None:
+        """Copy verdicts at once from now on: this engine is known to write into them, if only now and then."""
+        self._trust = -1
 
     def trusts(self, tensors: list[torch.Tensor]) -> bool:
-        """Whether a verdict's tensors may be kept: those of the launches before had memory of their own."""
+        """Whether a verdict's tensors may be kept: those of the launches before had memory of their own, and the engine
+        left them as they were."""
         if self._trust >= TRUST:
             return True
         if self._trust < 0:
             return False
         places = {t.data_ptr() for t in tensors}
-        if any(t.data_ptr() in places for kept in self._seen for t in kept):
-            self._trust = -1  # the engine writes into the same memory each time
-            self._seen.clear()
-            return False
-        self._seen.append(tensors)
+        for kept, versions in self._seen:
+            if any(t.data_ptr() in places or t._version != v for t, v in zip(kept, versions, strict=True)):
+                self._trust = -1
+                self._seen.clear()
+                return False
+        self._seen.append((list(tensors), [t._version for t in tensors]))
         self._trust += 1
         if self._trust >= TRUST:
             self._seen.clear()
@@ -132,22 +138,22 @@ class Deferred:
 
     def _read(self, group: Group) -> None:
         together, targets = group.together, group.targets
-        changed = any(t._version != v for _, (_, ts), vs in group.verdicts for t, v in zip(ts, vs, strict=True))
-        if changed:
-            self._trust = -1
-            raise RuntimeError("the engine changed a verdict's tensors afterwards")
+        verdicts = [(p, v) for p, v, then in group.verdicts if [t._version for t in v[1]] == then]
         expected = targets[0] if len(targets) == 1 else torch.cat(targets)
         found, floats = of_chain([t for step in group.logits for t in step], expected[:, : together.steps], group.ids)
-        tensors = [t for _, (_, own), _ in group.verdicts for t in own]
+        tensors = [t for _, (_, own) in verdicts for t in own]
         values = pack(_NO_PARTS, [*found, *tensors], _NO_PARTS, floats)
         drafted = together.steps * together.bs * len(targets)
         start = drafted
-        for packet, (parts, _), _ in group.verdicts:
+        for packet, (parts, _) in verdicts:
             end = start + together.bs * sum(part.width for part in parts)
             packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
             start = end
         together.launches = len(targets)
         together.ids, together.floats = _between(values.ints, 0, drafted), values.floats
+        if len(verdicts) < len(group.verdicts):
+            self._trust = -1
+            raise RuntimeError("the engine changed a verdict's tensors afterwards: such a launch is lost")
 
 
 _NO_PARTS: tuple[Part, ...] = ()

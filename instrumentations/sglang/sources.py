@@ -7,6 +7,7 @@ kernels and no seconds. What runs only at import (names made by `setattr`, star 
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -40,6 +41,19 @@ class Function:
     parameters: tuple[str, ...] | None
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     module: str = ""
+
+
+def _tree(source: str) -> ast.Module:
+    """Parse a module while no garbage is collected: Python 3.11 counts its recursion wrongly if that comes into it
+    (python/cpython#106905)."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if enabled:
+            gc.enable()
+
 
 
 class Sources:
@@ -108,7 +122,7 @@ class Sources:
         try:
             if not file.is_file():
                 file = self._root.joinpath(*parts, "__init__.py")
-            return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
+            return _tree(file.read_text(encoding="utf-8")) if file.is_file() else None
         except (OSError, SyntaxError, ValueError):
             return None
 

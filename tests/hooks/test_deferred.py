@@ -182,6 +182,17 @@ def test_memory_that_the_engine_uses_again_is_never_trusted(monkeypatch: pytest.
         assert (trees_of(launch.packet).draft_tokens == number).all()
 
 
+def test_tensors_that_the_engine_changes_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRUST", 2)
+    state = session()
+    for number in range(4):
+        launch, tensors = launch_of(number, 2), verdict_of(2)
+        verdict.observe(state, launch, *_as_seen(tensors))
+        seen = tensors[0].clone()
+        tensors[0].zero_()
+        assert np.array_equal(trees_of(launch.packet).draft_tokens, seen.numpy())
+
+
 def test_trust_ends_with_the_first_launch_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     state, tensors = trusted(monkeypatch), verdict_of(2)
     first, second, third = (launch_of(n, 2) for n in range(3))
