@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.live import Live, live
 from benchmarks.recording import cost, middle, speed
 from benchmarks.statistics import Figure, paired, publish, single
+from eagletrace.errors import EagletraceError
 
 INSIDE = ("otel", "viztracer", "torch.profiler")
 NAMES = {"otel": "OpenTelemetry spans inline", "tokens": "eagletrace, level tokens"}
@@ -49,6 +50,16 @@ def inside(server: Live, batch: int, blocks: int, seconds: float) -> list[Figure
 
 
 def by_flag(label: str, flags: dict[str, Any], batch: int, pairs: int, seconds: float) -> list[Figure]:
+    """`_by_flag`, or why it cannot be measured: a server that does not start with the flag."""
+    try:
+        return _by_flag(label, flags, batch, pairs, seconds)
+    except EagletraceError as error:
+        reason = next((ln for ln in reversed(str(error).splitlines()) if "Error" in ln), str(error).splitlines()[0])
+        print(f"{label}: {reason.strip()[:300]}")
+        return [single(f"{label}, {batch} requests: the server does not start with it here", "", None)]
+
+
+def _by_flag(label: str, flags: dict[str, Any], batch: int, pairs: int, seconds: float) -> list[Figure]:
     """A peer that is a flag of the server: CPU and wall time of a round by those of untraced servers around it."""
 
     def measure(given: dict[str, Any]) -> tuple[float, float]:
@@ -85,6 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     with live() as server:
         figures = inside(server, options.batch, options.blocks, options.seconds)
+    publish("peers", figures)
     if options.pairs:
         trace = {"enable-trace": True, "otlp-traces-endpoint": "127.0.0.1:9"}  # nobody listens there
         figures += by_flag("SGLang --enable-trace", trace, options.batch, options.pairs, options.seconds)

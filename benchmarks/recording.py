@@ -15,6 +15,7 @@ from benchmarks.live import Live, Window, live
 from benchmarks.statistics import Figure, paired, publish, single
 
 BLOCKS, SECONDS, CLOCKED = 24, 2.5, 4
+LEAST_ROUNDS = 5
 NEVER = "1000000000"
 COST_GOAL = {("tokens", 1): 60.0, ("tokens", 8): 150.0, ("contract", 1): 3.0, ("contract", 8): 3.0}
 Blocks = list[dict[str, Window]]
@@ -33,12 +34,17 @@ def arms_of(server: Live, levels: tuple[str, ...]) -> dict[str, Callable[[], Non
 
 def cost(blocks: Blocks, arm: str, against: str = "untraced") -> list[float]:
     """CPU microseconds that an arm adds to a round on the scheduler's thread, by block."""
-    return [(typical(b, arm, "cpu_ns") - typical(b, against, "cpu_ns")) / 1e3 for b in blocks]
+    return [(typical(b, arm, "cpu_ns") - typical(b, against, "cpu_ns")) / 1e3 for b in whole(blocks, arm, against)]
 
 
 def speed(blocks: Blocks, arm: str, against: str = "untraced") -> list[float]:
     """Rounds a second of an arm by those of another, by block."""
-    return [typical(b, against, "wall_ns") / typical(b, arm, "wall_ns") for b in blocks]
+    return [typical(b, against, "wall_ns") / typical(b, arm, "wall_ns") for b in whole(blocks, arm, against)]
+
+
+def whole(blocks: Blocks, *arms: str) -> Blocks:
+    """Blocks in which these arms had rounds: stopping a profiler may take a whole window."""
+    return [b for b in blocks if all(len(b[arm].cpu_ns) >= LEAST_ROUNDS for arm in arms)]
 
 
 def typical(block: dict[str, Window], arm: str, what: str) -> float:
@@ -97,9 +103,9 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
         inside = np.concatenate([b[level].hooks_ns for b in timed]) / 1e3
         within, goal = float(np.median(inside)), COST_GOAL.get((level, batch))
         figures.append(single(f"{level}: in the hooks of a round, {label}", "us", within, goal))
-        share = [100 * a * 1e3 / middle(b["untraced"].cpu_ns) for a, b in zip(added, measured, strict=True)]
+        share = [100 * a / base for a in added]
         again = cost(measured, "control")
-        same = [100 * a * 1e3 / middle(b["untraced"].cpu_ns) for a, b in zip(again, measured, strict=True)]
+        same = [100 * a / base for a in again]
         figures.append(paired(f"{level}: share of a round, {label}", "%", share, same))
         figures.append(
             paired(f"{level}: throughput, {label}", "of untraced", speed(measured, level), speed(measured, "control"),

@@ -36,6 +36,8 @@ PAIRS: dict[str, list[float]] = {}
 def median_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
     """Median and its bootstrap 95 % interval."""
     array = np.asarray(values, dtype=float)
+    if not len(array):
+        return float("nan"), float("nan"), float("nan")
     draws = np.random.default_rng(seed).integers(0, len(array), (RESAMPLES, len(array)))
     low, high = np.percentile(np.median(array[draws], axis=1), [2.5, 97.5])
     return float(np.median(array)), float(low), float(high)
