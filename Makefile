@@ -98,7 +98,7 @@ bench: setup .bench-packages/.ready
 	$(RUN) benchmarks.peers
 	$(RUN) benchmarks.instructions
 	$(RUN) benchmarks.diagnose_speed
-	$(RUN) benchmarks.page
+	$(RUN) benchmarks.page  # docs/benchmarks.md
 
 docs: setup
 	$(RUN) docs.generate

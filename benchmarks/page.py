@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.statistics import OUT, number, span
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BENCHMARKS = ("recording", "peers", "instructions")
 HEAD = """# What recording costs
 
 Written by `make bench` on {machine}. A figure with arms is the median of paired differences, with a bootstrap 95 %
@@ -44,10 +45,10 @@ def machine() -> str:
 def main() -> None:
     """Write the page."""
     lines = [HEAD.format(machine=machine())]
-    for path in sorted(OUT.glob("*.json")):
+    for path in [OUT / f"{name}.json" for name in BENCHMARKS if (OUT / f"{name}.json").exists()]:
         lines += [f"## {path.stem}", "", *table(json.loads(path.read_text())), ""]
     lines += ["## Every pair", ""]
-    for path in sorted((OUT / "pairs").glob("*.json")):
+    for path in [OUT / "pairs" / f"{name}.json" for name in BENCHMARKS if (OUT / "pairs" / f"{name}.json").exists()]:
         for name, pairs in json.loads(path.read_text()).items():
             lines += [f"- {path.stem}, {name}: {', '.join(number(p) for p in pairs)}"]
     PAGE.write_text("\n".join(lines).rstrip() + "\n")

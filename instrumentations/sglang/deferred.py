@@ -72,6 +72,9 @@ class Deferred:
             return True
         if self._trust < 0:
             return False
+        if any(t.is_inference() for t in tensors):  # they do not say whether they were written to
+            self._trust = -1
+            return False
         places = {t.data_ptr() for t in tensors}
         for kept, versions in self._seen:
             if any(t.data_ptr() in places or t._version != v for t, v in zip(kept, versions, strict=True)):
@@ -113,7 +116,7 @@ class Deferred:
             group.targets.append(targets)
             group.bytes += first.nbytes * len(logits)
             if verdict is not None:
-                group.verdicts.append((packet, verdict, [t._version for t in verdict[1]]))
+                group.verdicts.append((packet, verdict, [_version(t) for t in verdict[1]]))
                 group.places.update(places)
             packet.drafted = (*packet.drafted, Drafted(group.together, len(group.targets) - 1))
             full = len(group.targets) >= LAUNCHES or group.bytes >= BYTES
@@ -138,7 +141,7 @@ class Deferred:
 
     def _read(self, group: Group) -> None:
         together, targets = group.together, group.targets
-        verdicts = [(p, v) for p, v, then in group.verdicts if [t._version for t in v[1]] == then]
+        verdicts = [(p, v) for p, v, then in group.verdicts if [_version(t) for t in v[1]] == then]
         expected = targets[0] if len(targets) == 1 else torch.cat(targets)
         found, floats = of_chain([t for step in group.logits for t in step], expected[:, : together.steps], group.ids)
         tensors = [t for _, (_, own) in verdicts for t in own]
@@ -154,6 +157,11 @@ class Deferred:
         if len(verdicts) < len(group.verdicts):
             self._trust = -1
             raise RuntimeError("the engine changed a verdict's tensors afterwards: such a launch is lost")
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to; -1 where that is not counted."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 _NO_PARTS: tuple[Part, ...] = ()

@@ -193,6 +193,17 @@ def test_tensors_that_the_engine_changes_are_never_trusted(monkeypatch: pytest.M
         assert np.array_equal(trees_of(launch.packet).draft_tokens, seen.numpy())
 
 
+def test_inference_tensors_are_copied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRUST", 1)
+    state = session()
+    with torch.inference_mode():
+        for number in range(4):
+            launch = launch_of(number, 2)
+            verdict.observe(state, launch, *_as_seen(verdict_of(2)))
+            assert launch.packet.values is not None
+        state.deferred.compute()
+
+
 def test_trust_ends_with_the_first_launch_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     state, tensors = trusted(monkeypatch), verdict_of(2)
     first, second, third = (launch_of(n, 2) for n in range(3))
