@@ -16,7 +16,6 @@ from eagletrace.instrumentations.patching import Hook, Target
 from eagletrace.instrumentations.sglang import launch, results, verdict
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
-from eagletrace.record.recorder import Recorder
 from eagletrace.settings import Settings
 
 VOCAB, DRAFT_VOCAB, WIDTH, STEPS = 1024, 512, 384, 3
@@ -125,7 +124,6 @@ class Sink:
 
     def __init__(self, level: str) -> None:
         self.settings = Settings(level=level, hidden_every=10**9)
-        self.recorder = Recorder.__new__(Recorder)
 
     def launch(self, packet: Any) -> None:
         """Measures it as the queue would."""

@@ -19,6 +19,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 UNKNOWN = -1  # of numbers that are never negative
+# What the draft's logits say of drafted tokens, in the order in which it is computed and read; see `Values`.
+DRAFT_FLOATS = ("better", "draft_probs", "draft_logits", "draft_means")
 
 
 def on_host() -> bool:
@@ -84,7 +86,7 @@ class DraftedTogether:
     bs: int
     launches: int = 0
     ids: Callable[[], Ints] | None = None  # [S * launches * bs], draft-vocabulary ids
-    floats: Callable[[], Floats] | None = None  # four times as many: better, probs, logits, means, as in `Values`
+    floats: Callable[[], Floats] | None = None  # as many for each of `DRAFT_FLOATS`
     closed: bool = False  # nothing more will be known
 
 

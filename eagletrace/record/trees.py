@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from eagletrace.record.rounds import Bools, Floats, Ints, Part, RoundPacket
-
-DRAFTED = ("better", "draft_probs", "draft_logits", "draft_means")
+from eagletrace.record.rounds import DRAFT_FLOATS, Bools, Floats, Ints, Part, RoundPacket
 
 
 @dataclass(slots=True)
@@ -83,7 +81,7 @@ def _together(
     if not any(packet.drafted for packet in launches):
         return None, {}
     ids = np.full((len(launches), bs, nodes), -1, dtype=np.int64)
-    floats = np.full((len(DRAFTED), len(launches), bs, nodes), np.nan, dtype=np.float32)
+    floats = np.full((len(DRAFT_FLOATS), len(launches), bs, nodes), np.nan, dtype=np.float32)
     for number, packet in enumerate(launches):
         start = 0
         for part in packet.drafted:
@@ -94,7 +92,7 @@ def _together(
             shape, depths = (one.steps, one.launches, one.bs), slice(1, 1 + one.steps)
             ids[number, rows, depths] = one.ids().reshape(shape)[:, part.index].T
             floats[:, number, rows, depths] = one.floats().reshape(-1, *shape)[:, :, part.index].swapaxes(1, 2)
-    return ids.reshape(-1, nodes), {name: f.reshape(-1, nodes) for name, f in zip(DRAFTED, floats, strict=True)}
+    return ids.reshape(-1, nodes), {name: f.reshape(-1, nodes) for name, f in zip(DRAFT_FLOATS, floats, strict=True)}
 
 
 def _drafted(floats: dict[str, npt.NDArray[Any] | None]) -> tuple[Any, Any, Any, Any]:

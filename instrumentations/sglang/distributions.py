@@ -54,14 +54,10 @@ def _row_starts(rows: int, width: int, device: torch.device) -> torch.Tensor:
     return torch.arange(rows, device=device) * width
 
 
-# The floats that `of_chain` and `of_tree` give, in their order.
-DRAFT_FLOATS = ("better", "draft_probs", "draft_logits", "draft_means")
-
-
 def of_chain(logits: Sequence[torch.Tensor], expected: torch.Tensor, draft_id_or_zero: torch.Tensor) -> Facts:
-    """`draft_ids`; and `better` (how many tokens the draft preferred to the target's), `draft_probs` (of its best
-    token), `draft_logits` (the same token's) and `draft_means` (of the logits under the draft's own distribution): the
-    entropy is logit - log(prob) - mean, in nats. [S * rows] each, a step's together.
+    """`draft_ids`; and, in the order of `DRAFT_FLOATS`, `better` (how many tokens the draft preferred to the target's),
+    `draft_probs` (of its best token), `draft_logits` (the same token's) and `draft_means` (of the logits under the
+    draft's own distribution): the entropy is logit - log(prob) - mean, in nats. [S * rows] each, a step's together.
 
     `logits` are one or more tensors [rows of them, Vd] for each step, a step's together; `expected` [rows, S] the
     target's choice after each parent, `draft_id_or_zero` [V]. These are the fewest and cheapest operations that will

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from eagletrace.instrumentations.sglang.deferred import Deferred
-from eagletrace.instrumentations.sglang.distributions import DRAFT_FLOATS, Facts, Topology, of_tree
+from eagletrace.instrumentations.sglang.distributions import Facts, Topology, of_tree
 from eagletrace.instrumentations.sglang.launch import SessionHook
 from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.record.device import pack
-from eagletrace.record.rounds import Part
+from eagletrace.record.rounds import DRAFT_FLOATS, Part
 
 NO_LINKS: Sequence[torch.Tensor | None] = (None, None)  # a chain's are known
 PART_BYTES = 128 << 20  # logits turned into facts at a time

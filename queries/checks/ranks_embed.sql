@@ -5,21 +5,8 @@
 -- requires: contract:embed.shared_with_target
 -- causes: embed.mismatch
 -- about: How far an embedding was changed differs between parts of it; whether it was does not.
-WITH newest AS (
-    SELECT coalesce(dp_rank, 0) AS dp, coalesce(pp_rank, 0) AS pp, coalesce(tp_rank, 0) AS tp, key, actual
-    FROM all_ranks.contract
-    WHERE json_type(actual) <> 'NULL' AND (starts_with(key, 'embed.') OR key = 'sharing.set_embed_calls')
-    QUALIFY row_number() OVER (PARTITION BY dp, pp, tp, key ORDER BY time_unix_nano DESC NULLS LAST) = 1
-),
-v AS (
-    SELECT * EXCLUDE (actual), CASE WHEN ends_with(key, '.replaced')
-        THEN json_extract_string(actual, '$.changed') ELSE actual END AS value
-    FROM newest
-),
-pairs AS (
-    SELECT b.dp, b.tp, b.key, a.value AS first, b.value AS other
-    FROM v b JOIN v a ON a.pp = b.pp AND a.key = b.key AND a.dp = 0 AND a.tp = 0
-    WHERE b.dp > 0 OR b.tp > 0
+WITH pairs AS (
+    SELECT * FROM rank_facts WHERE starts_with(key, 'embed.') OR key = 'sharing.set_embed_calls'
 )
 SELECT
     'alarm' AS status, key AS subject,

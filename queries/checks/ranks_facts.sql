@@ -5,18 +5,9 @@
 -- requires: contract:draft.architecture
 -- causes: batch.row
 -- about: Load-time facts apart from sharing. The shapes of a forward depend on its requests.
-WITH newest AS (
-    SELECT coalesce(dp_rank, 0) AS dp, coalesce(pp_rank, 0) AS pp, coalesce(tp_rank, 0) AS tp, key, actual
-    FROM all_ranks.contract
-    WHERE json_type(actual) <> 'NULL' AND regexp_matches(key, '^(aux|d2t|t2d|draft|target|forward|env)\.|^server\.speculative|^hot_token_id$')
+WITH pairs AS (
+    SELECT * FROM rank_facts WHERE regexp_matches(key, '^(aux|d2t|t2d|draft|target|forward|env)\.|^server\.speculative|^hot_token_id$')
         AND key <> 'forward.fc_shapes'
-    QUALIFY row_number() OVER (PARTITION BY dp, pp, tp, key ORDER BY time_unix_nano DESC NULLS LAST) = 1
-),
-v AS (SELECT * EXCLUDE (actual), actual AS value FROM newest),
-pairs AS (
-    SELECT b.dp, b.tp, b.key, a.value AS first, b.value AS other
-    FROM v b JOIN v a ON a.pp = b.pp AND a.key = b.key AND a.dp = 0 AND a.tp = 0
-    WHERE b.dp > 0 OR b.tp > 0
 )
 SELECT
     'alarm' AS status, key AS subject,
