@@ -147,8 +147,8 @@ to {newest}. `eagletrace doctor` answers the same for the SGLang of one environm
 is traced: a target that is there as its hook expects is hooked.
 
 Traced in the lab, end to end and against the engine's own counts: 0.5.9 (both workers), 0.5.20 and 0.5.23. Served once
-by hand with the same stand-ins, with no error of a hook: 0.5.8, 0.5.11 and 0.5.12 (first worker, trees), 0.5.10.post1
-(both), 0.5.12 (second) and 0.5.22. The others are read, not run.
+by hand with the same stand-ins, with no error of a hook: 0.5.8 (with a stub for `torchao`), 0.5.11 and 0.5.12 (first
+worker, trees), 0.5.10.post1 (both), 0.5.12 (second) and 0.5.22. The others are read, not run.
 
 """
 _WORKERS = """## Workers
