@@ -27,7 +27,7 @@ MAX_FOOTER_BYTES = 64 << 20  # footers of our files have a few kilobytes
 CHUNK_BYTES = 64 << 20  # rows of small files are handed over in parts of about this size
 ATTEMPTS = 20  # a live server changes a folder about once a second; reading it takes milliseconds
 
-_NAME = re.compile(r"(?P<writer>.+-\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
+NAME = re.compile(r"(?P<writer>.+-\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def without_merged(names: list[str]) -> list[str]:
     ranges: dict[str, list[tuple[int, int, str]]] = {}
     kept: list[str] = []
     for name in names:
-        if match := _NAME.fullmatch(name):
+        if match := NAME.fullmatch(name):
             ranges.setdefault(match["writer"], []).append((int(match["first"]), -int(match["last"]), name))
         else:
             kept.append(name)
@@ -151,7 +151,7 @@ def _read_folder(run_dir: Path, result: TableFiles, slots: Slots | None, *, last
     """Read files into `result`; False when one vanished (merged or dropped), so that the folder is listed again."""
     try:
         with open_folder(run_dir, result.table) as folder:
-            for name in _stable_listing(folder):
+            for name in stable_listing(folder):
                 try:
                     _read_file(name, folder, result, slots)
                 except FileNotFoundError:  # noqa: PERF203
@@ -166,7 +166,7 @@ def _read_folder(run_dir: Path, result: TableFiles, slots: Slots | None, *, last
     return True
 
 
-def _stable_listing(folder: int) -> list[str]:
+def stable_listing(folder: int) -> list[str]:
     """Names of the closed files: listed until two listings agree, because a listing is not atomic."""
     before: list[str] | None = None
     for _ in range(ATTEMPTS):

@@ -8,17 +8,22 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 
-from eagletrace.errors import EagletraceError
+from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.format import TABLES
+from eagletrace.store import frames
 from eagletrace.store.files import TableFiles, large_files, read_table
 from eagletrace.store.folder import RunInfo, find_run, user_path
 from eagletrace.store.slots import Slots
-from eagletrace.store.views import create_table, create_view, names_in, needed, view_files
+from eagletrace.store.views import ALL_RANKS, create_table, create_view, names_in, needed, view_files
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 MEMORY = "1GB"  # what DuckDB may use; larger sorts and joins spill
 SPILL = "32GB"
@@ -55,6 +60,15 @@ class QueryResult:
         for start in range(0, self.table.num_rows, BATCH_ROWS):
             yield QueryResult(self.table.slice(start, BATCH_ROWS))
 
+    def df(self) -> pd.DataFrame:
+        """The rows as a pandas DataFrame of Arrow-backed columns, in which NULL stays NA; MissingPackageError without
+        pandas."""
+        return frames.to_pandas(self.table)
+
+    def pl(self) -> pl.DataFrame:
+        """The rows as a polars DataFrame; MissingPackageError without polars."""
+        return frames.to_polars(self.table)
+
     def rows(self) -> list[dict[str, Any]]:
         """Rows as dicts; times to the microsecond (Python has no finer ones)."""
         table = self.table
@@ -71,7 +85,8 @@ class QueryResult:
 class Run:
     """One recorded run. Tables are opened when a query first names them.
 
-    Use as a context manager, or `close()` it.
+    Use as a context manager, or `close()` it. `relation`, `arrow`, `df` and `pl` give a view by name; `query` runs a
+    SELECT, whose result has `table` (Arrow), `df()`, `pl()` and `rows()`.
     """
 
     def __init__(self, info: RunInfo, warnings: Sequence[str], memory: str = MEMORY) -> None:
@@ -167,6 +182,47 @@ class Run:
             if alarm is not None:
                 alarm.cancel()
             self._connection.execute("ROLLBACK")
+
+    def names(self) -> list[str]:
+        """Names that `relation`, `arrow`, `df` and `pl` take: views, tables, and `all_ranks.<table>`."""
+        views = [name for name, file in view_files().items() if file.meta.get("kind") != "macro"]
+        return sorted({*views, *TABLES, *(f"{ALL_RANKS}.{table}" for table in TABLES)})
+
+    def relation(self, name: str) -> duckdb.DuckDBPyRelation:
+        """A view or table as a DuckDB relation: lazy, and read-only as all of the run. UnknownNameError without it.
+
+        It is valid until the run is closed.
+        """
+        if name not in (known := self.names()):
+            raise UnknownNameError("view or table", name, known)
+        self.open([name])
+        return self._connection.sql(f"FROM {name}")
+
+    def arrow(self, name: str) -> pa.Table:
+        """All rows of a view or table as an Arrow table; `query` with a LIMIT or `batches` for less at once."""
+        self.relation(name)
+        sql = f"FROM {name}"
+        return self._retried(sql, lambda: self._connection.sql(sql).to_arrow_table())
+
+    def df(self, name: str) -> pd.DataFrame:
+        """All rows of a view or table as a pandas DataFrame of Arrow-backed columns, in which NULL stays NA."""
+        frames.require("pandas")
+        return frames.to_pandas(self.arrow(name))
+
+    def pl(self, name: str) -> pl.DataFrame:
+        """All rows of a view or table as a polars DataFrame."""
+        frames.require("polars")
+        return frames.to_polars(self.arrow(name))
+
+    def batches(self, sql: str, params: Params = None, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Rows of SQL of eagletrace itself, at most so many at once; one such stream at a time."""
+        self.open(names_in(sql))
+        with self._connection.sql(sql, params=params).to_arrow_reader(rows) as reader:
+            yield from reader
+
+    def interrupt(self) -> None:
+        """Stop what runs on the connection now, from another thread."""
+        self._connection.interrupt()
 
     def _retried(self, sql: str, work: Callable[[], T]) -> T:
         """Do `work` with the tables that `sql` names; again with all tables, and without damaged files."""

@@ -34,7 +34,7 @@ def summarize_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
                 "sglang": info.sglang,
                 "level": info.level,
                 "rounds": rounds,
-                "state": _state(info),
+                "state": run_state(info),
             }
         )
     return rows, warnings
@@ -51,7 +51,7 @@ def _rounds(path: Path) -> tuple[int, list[str]]:
     return sum(row["rounds"] or 0 for row in rows if not row["tp_rank"]), files.warnings
 
 
-def _state(info: RunInfo) -> str:
+def run_state(info: RunInfo) -> str:
     """`live` while a process of the run exists (or, on another host, still writes), else `ended`."""
     if any(_is_process_alive(file) for file in info.path.glob("process-*.json")):
         return "live"
@@ -78,7 +78,10 @@ def _alive(pid: int, seen: float) -> bool:
     except PermissionError:
         pass
     try:
-        ticks = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        if state in "ZX":  # dead, and not waited for by its parent
+            return False
+        ticks = int(fields[18])
         boot = next(int(x.split()[1]) for x in Path("/proc/stat").read_text().splitlines() if x.startswith("btime"))
     except (OSError, ValueError, IndexError, StopIteration):
         return True
