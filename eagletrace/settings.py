@@ -45,6 +45,9 @@ class Settings:
     redact_key: str | None = None
     run_id: str | None = None
     graph_taps: bool = False
+    tensor_tokens: int = 2048
+    tensor_bytes: int = 256 << 20
+    aux_layers: str = ""
     bad: tuple[BadSetting, ...] = field(default=())
 
     def public(self) -> dict[str, Any]:
@@ -52,7 +55,8 @@ class Settings:
         return {
             "level": self.level, "sample": self.sample, "hidden_every": self.hidden_every,
             "max_bytes": self.max_bytes, "flush_s": self.flush_s, "redact": self.redact,
-            "graph_taps": self.graph_taps,
+            "graph_taps": self.graph_taps, "tensor_tokens": self.tensor_tokens, "tensor_bytes": self.tensor_bytes,
+            "aux_layers": self.aux_layers,
         }  # fmt: skip
 
 
@@ -110,6 +114,15 @@ def _bytes(text: str) -> int:
     return size
 
 
+def _layers(text: str) -> str:
+    """`all`, or layer numbers in order, each once."""
+    if text.strip().lower() == "all":
+        return "all"
+    if not re.fullmatch(r"\s*\d{1,4}\s*(,\s*\d{1,4}\s*)*", text):
+        raise ValueError(text)
+    return ",".join(str(layer) for layer in sorted({int(part) for part in text.split(",")}))
+
+
 def _run_id(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", text):
         raise ValueError(text)
@@ -141,6 +154,14 @@ VARIABLES = (
               "the run's id"),
     _Variable("EAGLETRACE_GRAPH_TAPS", "graph_taps", _flag, "1 or 0",
               "records the draft's steps inside captured CUDA graphs; adds copies to the graphs that are captured"),
+    _Variable("EAGLETRACE_TENSOR_TOKENS", "tensor_tokens", _number(int, 1), "a whole number from 1",
+              "level tensors: positions of a request whose hidden states are stored, from its first one"),
+    _Variable("EAGLETRACE_TENSOR_BYTES", "tensor_bytes", _bytes, "bytes from 1M, such as 500000000 or 2G",
+              "level tensors: bytes of hidden states that a process stores in all; a request that no longer fits is "
+              "not begun"),
+    _Variable("EAGLETRACE_AUX_LAYERS", "aux_layers", _layers, "all, or layer numbers such as 2,6,9",
+              "level tensors: layers of the target whose inputs are stored, whatever the engine captures; the number "
+              "of layers stands for the output of the last"),
 )  # fmt: skip
 
 

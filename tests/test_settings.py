@@ -26,6 +26,10 @@ GOOD: list[tuple[str, str, Any]] = [
     ("EAGLETRACE_REDACT", "off", False),
     ("EAGLETRACE_REDACT_KEY", "anything at all", "anything at all"),
     ("EAGLETRACE_RUN_ID", "night-shift.3", "night-shift.3"),
+    ("EAGLETRACE_TENSOR_TOKENS", "64", 64),
+    ("EAGLETRACE_TENSOR_BYTES", "1G", 1 << 30),
+    ("EAGLETRACE_AUX_LAYERS", "All", "all"),
+    ("EAGLETRACE_AUX_LAYERS", " 9, 2,2", "2,9"),
 ]
 BAD = [
     ("EAGLETRACE_DIR", "~no-such-user-here/runs"),
@@ -44,6 +48,10 @@ BAD = [
     ("EAGLETRACE_FLUSH_S", "inf"),
     ("EAGLETRACE_REDACT", "perhaps"),
     ("EAGLETRACE_RUN_ID", "../elsewhere"),
+    ("EAGLETRACE_TENSOR_TOKENS", "0"),
+    ("EAGLETRACE_TENSOR_BYTES", "1K"),
+    ("EAGLETRACE_AUX_LAYERS", "2,-1"),
+    ("EAGLETRACE_AUX_LAYERS", "some"),
     ("EAGLETRACE_RUN_ID", "x" * 129),
 ]
 BY_NAME = {v.name: v for v in VARIABLES}

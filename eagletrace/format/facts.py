@@ -23,6 +23,7 @@ CONTRACT_KEYS: dict[str, str] = {
     "server.worker": "class of the speculative worker",
     "server.dtype": "dtype asked for",
     "server.page_size": "KV page size",
+    "server.chunked_prefill_size": "tokens of a prompt that are computed in one forward; -1 or null: all",
     "server.cuda_graph": "whether graphs are captured",
     "server.attention_backend": "attention backends, {prefill, decode}",
     "env.simulated_acceptance": "value of the setting that fakes acceptance (SGLANG_SIMULATE_ACC_LEN); null if off",
@@ -31,6 +32,7 @@ CONTRACT_KEYS: dict[str, str] = {
     "target.num_hidden_layers": "layers of the target's language model",
     "target.hidden_size": "hidden size of the target's language model",
     "target.vocab_size": "target vocabulary",
+    "target.rope": "rotary settings as the engine has them: {theta, scaling, head_dim, partial, max_position}",
     "draft.architecture": "class of the draft",
     "draft.hidden_size": "hidden size of the draft",
     "draft.target_hidden_size": "hidden size of the target as the draft's configuration or fc says",
@@ -38,6 +40,7 @@ CONTRACT_KEYS: dict[str, str] = {
     "draft.draft_vocab_size": "draft vocabulary served (rows of the head); expected: rows of the checkpoint's head",
     "draft.tie_word_embeddings": "whether the draft's head is its embedding; expected: false when the file has a head",
     "draft.load_lm_head_from_target": "whether the engine replaces the draft's head by the target's",
+    "draft.rope": "as target.rope, of the draft",
     "draft.config": "the draft's whole configuration",
     "draft.fc": "actual: {in_features, out_features, name} of the fusion layer; null if none",
     # draft vocabulary map
@@ -87,7 +90,10 @@ EVENT_KINDS: dict[str, str] = {
     "set_embed_and_head": "as set_embed",
     "set_lm_head_from_target": "as set_embed",
     "weights_loaded": "{side, keys, dropped, unwritten, seconds}",
-    "weights_changed": "{side, names, epoch}; not written by this release",
+    "weights_changed": "{side, epoch, how, success, message, names, changed, given, given_names, path, seconds}: an "
+    "update of the draft or the target; names: parameters whose checksums changed (of the target its embedding and head "
+    "are looked at), null where checksums were left out because calls followed each other too fast; given_names: the "
+    "tensors handed over; path: the files",
     "layers_captured": "{requested, captured, caller, model}",
     "graph_captured": "{runner, batch_sizes, token_counts, type, input_width}: the shapes of one runner's graphs",
     "rows_dropped": "{table, rows, reason}",
@@ -100,4 +106,12 @@ EVENT_KINDS: dict[str, str] = {
     "serving": "{}: load-time facts are complete; the first forward follows",
     "setting_ignored": "{variable, value, allowed, used}: a bad value of a variable",
     "retraction": "{request_ids}",
+    "otlp": "{state, sent, dropped, reason}: spans to the collector of the OTEL_* variables; state is "
+    "sending or failing",
+    "tensors_bounded": "{request_seq, position, reason}: at level tensors, a request's hidden states are stored up to "
+    "this position and not on; position null: it was not begun (of these the first for each reason, the others are "
+    "counted in totals). reason: EAGLETRACE_TENSOR_TOKENS, EAGLETRACE_TENSOR_BYTES, queue full, retracted, "
+    "recording interrupted, write failed, device memory (of the target's layers), error (a hook_error says which), or "
+    "gap (the engine gave other positions than expected)",
+    "param_values_bounded": "{names, elements}: parameters whose values were not stored: 64 MiB were",
 }

@@ -316,14 +316,34 @@ HIDDEN = Table(
 
 TENSORS = Table(
     "tensors",
-    "One stored tensor of a sampled request (level `tensors`).",
+    "One stored tensor of a sampled user request (level `tensors`): n consecutive positions, n the first of its shape. "
+    "Positions of a request have no holes from the first row on; an event `tensors_bounded` says where it stops early.",
     (
         _SEQ,
-        Column("position", "int32", "sequence position", "tokens"),
-        Column("stage", "string", "as in hidden"),
-        Column("dtype", "string", "dtype"),
+        Column("position", "int32", "sequence position of the first row of data", "tokens"),
+        Column(
+            "stage",
+            "string",
+            "prompt_ids: the prompt's token ids [prompt tokens]; "
+            "input_ids: token ids given to the draft's extend [n], row i is the token at position + i + 1; "
+            "target_aux: hidden states that the target left for the draft, as given to its extend [n, width]; "
+            "target_layer: input of layer `layer` of the target [n, H]; "
+            "fc_out: output of the fusion layer in the extend [n, H]; "
+            "draft_out: hidden state that the draft hands to its next depth [K, H], at depth 1 of the extend [1, H]; "
+            "draft_in: hidden state given to the draft step that drafts `depth` [K, H]; "
+            "draft_top_ids: the 10 best draft-vocabulary ids by the draft's logits at `depth` [K, 10]. "
+            "At depth d `position` is that of the round's root + d - 2",
+        ),
+        Column("dtype", "string", "dtype, such as float32, bfloat16 or int64"),
         Column("shape", "list<int64>", "shape"),
         Column("data", "binary", "raw values, little endian, row-major"),
+        Column("round", "int64", "as in rounds; NULL over a prompt"),
+        Column(
+            "layer",
+            "int32",
+            "target_layer: layer of the target; the number of layers: output of the last layer, before the final norm",
+        ),
+        Column("depth", "int16", "draft_in, draft_out and draft_top_ids: depth that is drafted, from 1"),
     ),
     detail=True,
     per_rank=True,

@@ -6,6 +6,7 @@ the event after the copy has fired; the background thread alone waits for it. On
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from eagletrace.record.rounds import Part, Values, on_host
+from eagletrace.record.tensor_rows import Bytes, HostCopy
 
 Read = Callable[[], npt.NDArray[Any]]
 
@@ -42,6 +44,31 @@ def stage(values: Mapping[str, torch.Tensor | None]) -> dict[str, Read | None]:
         if group:
             readers.update(_stage_group(group, dtype))
     return readers
+
+
+def copy_out(tensor: torch.Tensor) -> HostCopy:
+    """A copy of a tensor [rows, ...] as it is now; its memory may be used again at once."""
+    tensor = tensor.detach()
+    rows, shape = tensor.shape[0], tuple(tensor.shape[1:])
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    row_bytes = tensor.element_size() * math.prod(shape)
+    if tensor.device.type != "cuda":
+        kept = tensor.to("cpu", copy=True).contiguous()
+        return HostCopy(dtype, rows, shape, row_bytes, lambda: _bytes(kept))
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.copy_(tensor, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+
+    def read() -> Bytes:
+        event.synchronize()
+        return _bytes(pinned)
+
+    return HostCopy(dtype, rows, shape, row_bytes, read)
+
+
+def _bytes(tensor: torch.Tensor) -> Bytes:
+    return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def _stage_group(group: Sequence[tuple[str, torch.Tensor]], dtype: torch.dtype) -> dict[str, Read]:

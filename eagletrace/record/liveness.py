@@ -138,5 +138,3 @@ def newest_written(paths: list[Path]) -> float:
         with contextlib.suppress(OSError):
             times.append(path.lstat().st_mtime)
     return max(times)
-
-

@@ -15,18 +15,21 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eagletrace.format import TABLES, arrow_schema
+from eagletrace.record import live_otlp
 from eagletrace.record.disk import Disk
 from eagletrace.record.launch_rows import Columns, add_hidden_rows, add_node_rows, add_round_rows
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import Ints, RoundPacket
 from eagletrace.record.spans import SpanBuilder
+from eagletrace.record.tensor_rows import Stored, size
+from eagletrace.record.tensor_rows import slices as tensor_slices
 from eagletrace.record.totals import Totals
 from eagletrace.record.trees import Trees, alike, read
 from eagletrace.record.writer import TraceWriter
@@ -36,6 +39,7 @@ logger = logging.getLogger("eagletrace")
 
 QUEUE_LIMIT = 20_000  # rows that wait
 QUEUE_BYTES = 24 << 20  # about what waiting launches may hold, in pinned memory where there is a GPU
+TENSOR_BYTES = 32 << 20  # of tensors in one file
 COUNTS_LIMIT = 20_000  # launches of which only counts are kept
 # Launches are turned into rows so many nodes at a time, with a pause between: the engine's thread waits for the GIL
 # for as long as one such step takes.
@@ -45,6 +49,7 @@ HOLD_NS = 10_000_000_000  # a launch waits no longer for values that are compute
 WARN_AGAIN_S = 600.0  # another outage is worth another warning; a disk that comes and goes is not worth many
 EXIT_S = 1.2  # what stopping may delay an exit by; with the flush of a crash it stays below two seconds
 UPKEEP_AGAIN_S = 60.0  # after merging failed
+LARGE = ("param_values",)  # facts too large to wait for a disk that fails
 LAUNCH_TABLES = ("rounds", "drafts", "verifies", "hidden")
 
 
@@ -64,6 +69,9 @@ class Recorder:
         self._launches: deque[RoundPacket] = deque()
         self._bytes_queued = self._bytes_taken = 0  # each counted by one thread alone
         self._counts: deque[tuple[list[RequestState], list[int], list[bool], int]] = deque()
+        self._tensors: deque[Stored] = deque()
+        self.tensor_bytes = self._tensor_bytes_taken = 0  # handed over so far, and taken to be written
+        self.tensors_lost: set[int] = set()  # requests (by number) some of whose tensors no file took
         self._totals = Totals()
         self._folded, self._fold_lock = Totals(), threading.Lock()
         self.draft_id_of: Ints | None = None  # [V], the served vocabulary map: -1 where the draft has no such token
@@ -76,6 +84,7 @@ class Recorder:
         self._hashes: dict[int, int] = {}
         self._types = {name: {f.name: f.type for f in arrow_schema(table)} for name, table in TABLES.items()}
         self._thread: threading.Thread | None = None
+        self._otlp: live_otlp.LiveOtlp | None = None
         self.on_flush: Callable[[], None] | None = None
 
     # -- called by the engine's thread ------------------------------------------------------------
@@ -101,6 +110,21 @@ class Recorder:
         self._bytes_queued += packet.bytes
         while self._bytes_queued - self._bytes_taken > QUEUE_BYTES and self._fold():
             pass
+
+    def tensors(self, rows: Sequence[Stored]) -> None:
+        """Queue rows of `tensors`. The caller bounds them, by `tensor_bytes` and `tensor_bytes_waiting`."""
+        self._tensors.extend(rows)
+        self.tensor_bytes += size(rows)
+
+    def not_recorded(self, table: str, reason: str) -> None:
+        """Count something that a bound keeps out of a table."""
+        with self._fold_lock:
+            self._folded.dropped[f"{reason}: {table}"] += 1
+
+    @property
+    def tensor_bytes_waiting(self) -> int:
+        """Bytes of tensors that are not written yet."""
+        return self.tensor_bytes - self._tensor_bytes_taken
 
     def counts(self, requests: list[RequestState], correct: list[int], counted: list[bool], steps: int) -> None:
         """Count a launch of chains of `steps` drafts, of which only the numbers of correct drafts are wanted."""
@@ -176,14 +200,18 @@ class Recorder:
         _forget_in_children(self)
         self._thread = threading.Thread(target=self._run, name="eagletrace", daemon=True)
         self._thread.start()
+        self._otlp = live_otlp.start(self.event)
 
     def stop(self, timeout_s: float = EXIT_S) -> None:
         """Write what is queued and end the thread; a disk that hangs delays an exit by no more than `timeout_s`."""
         atexit.unregister(self.stop)
+        until = time.monotonic() + timeout_s
         self._stop = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
+        if self._otlp is not None:
+            self._otlp.stop(min(live_otlp.STOP_S, max(0.0, until - time.monotonic())))
 
     @property
     def stopping(self) -> bool:
@@ -193,8 +221,9 @@ class Recorder:
     def forget(self) -> None:
         """In a fork: only the parent has the thread that writes. Nothing is kept here, and nothing is written."""
         atexit.unregister(self.stop)
-        self._thread = None
+        self._thread = self._otlp = None
         self._queue, self._launches, self._counts = deque(maxlen=0), deque(maxlen=0), deque(maxlen=0)
+        self._tensors = deque(maxlen=0)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # never preempts the engine's threads when it wakes
@@ -215,7 +244,7 @@ class Recorder:
             with self._idle:
                 self._done = ticket
                 self._idle.notify_all()
-            if last and not self._queue and not self._launches:
+            if last and not self._queue and not self._launches and not self._tensors:
                 return
             self._upkeep(due)
 
@@ -260,10 +289,16 @@ class Recorder:
         for table, rows in tables.items():
             self._write(table, rows)
         self._write_launches(launches)
+        tensors_of = self._write_tensors()
         now = time.time_ns()
         self._write("requests", [state.row(now, self._key) for state in requests.values()])
-        self._write_columns("spans", *self._spans.take())
+        spans, count = self._spans.take()
+        self._write_columns("spans", spans, count)
+        if self._otlp is not None:
+            self._otlp.offer(spans, count)
         self._disk.flush(forced=forced)
+        if not self._disk.takes_detail():
+            self.tensors_lost |= tensors_of
         total = self._totals.take(now)
         if total is not None:
             self._disk.facts("totals", [total])
@@ -319,7 +354,7 @@ class Recorder:
         """Hand rows of one table to the disk; a failure costs these rows alone."""
         try:
             rows = [_json_columns(table, row) for row in rows] if table in _WITH_JSON else rows
-            if TABLES[table].detail:
+            if TABLES[table].detail or table in LARGE:
                 self._disk.rows(table, rows)
             elif rows:
                 self._disk.facts(table, rows)
@@ -366,6 +401,20 @@ class Recorder:
                 types = self._types[table]
                 self._write_columns(table, columns.arrow(types.__getitem__), columns.rows)
                 time.sleep(PAUSE_S)
+
+    def _write_tensors(self) -> set[int]:
+        """Hand queued tensors to the disk, at most `TENSOR_BYTES` of them; returns the numbers of their requests."""
+        rows, held = list[Stored](), 0
+        while self._tensors and (held < TENSOR_BYTES or self._stop):
+            rows.append(self._tensors.popleft())
+            held += rows[-1].bytes
+        for part in tensor_slices(rows):
+            self._write("tensors", [row.row() for row in part])
+            time.sleep(PAUSE_S)
+        self._tensor_bytes_taken += held
+        if self._tensors:
+            self._wake.set()  # the rest at once
+        return {row.request_seq for row in rows}
 
     def _add_part(self, out: Mapping[str, Columns], part: list[RoundPacket]) -> None:
         try:

@@ -1,7 +1,7 @@
 """OpenTelemetry spans built off the hot path from recorded times, and an exporter that writes them to Parquet.
 
 One trace per request; the spans of a batch phase form a trace of their own, linked to the requests' spans.
-Attribute names are those of `ATTRIBUTES`; resource names follow the OpenTelemetry conventions.
+Attribute names are those of `eagletrace.format.attributes`.
 The spans of launches, thousands a second, are written as columns at once; all others pass through the exporter.
 """
 
@@ -13,10 +13,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.sdk.version import __version__ as SDK_VERSION
 from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
@@ -25,21 +26,6 @@ from eagletrace.format.schema import SPANS
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
-ATTRIBUTES: dict[str, str] = {
-    "eagle.round": "launch counter of verify rounds in the process",
-    "eagle.batch_size": "requests in the batch",
-    "eagle.draft_nodes": "nodes of the verify tree, root included",
-    "eagle.request_seq": "number of the request in the run",
-    "eagle.request_kind": "user, warmup or health",
-    "eagle.prompt_tokens": "length of the prompt",
-    "eagle.output_tokens": "tokens generated",
-    "eagle.cached_tokens": "prompt tokens found in the prefix cache",
-    "eagle.finish_reason": "why the request ended",
-    "eagle.tokens": "tokens in the batch of a prefill",
-    "eagle.target_hidden_width": "width of the target's hidden state",
-    "eagle.graph": "whether the phase ran from a captured graph",
-    "gen_ai.request.id": "the engine's request id",
-}
 SCOPE = InstrumentationScope("eagletrace", eagletrace.__version__)
 _JSON: dict[Any, str] = {None: "null", True: "true", False: "false"}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -50,7 +36,10 @@ class SpanBuilder:
     engine's random numbers stay as they are."""
 
     def __init__(self, resource: Mapping[str, Any]) -> None:
-        self.resource = Resource(dict(resource))
+        self._provider = resource.get("service.name")
+        sdk = {"telemetry.sdk.name": "opentelemetry", "telemetry.sdk.version": SDK_VERSION}
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word.
+        self.resource = Resource({**sdk, **resource}).merge(OTELResourceDetector().detect())
         self._random = random.Random()
         self._resource_json = json.dumps(dict(self.resource.attributes), default=str)
         self._links: dict[tuple[int, ...], str] = {}
@@ -164,10 +153,15 @@ class SpanBuilder:
 
     def request(self, state: RequestState) -> None:
         """The span of a finished request, the root of its trace."""
+        reason = state.finish_reason
         attributes = {
-            "gen_ai.request.id": state.rid, "eagle.request_seq": state.seq, "eagle.request_kind": state.kind,
-            "eagle.prompt_tokens": state.prompt_tokens, "eagle.output_tokens": state.output_tokens,
-            "eagle.cached_tokens": state.cached_tokens, "eagle.finish_reason": state.finish_reason,
+            "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": self._provider,
+            "gen_ai.response.id": state.rid, "eagle.request_seq": state.seq, "eagle.request_kind": state.kind,
+            "gen_ai.request.temperature": state.temperature, "gen_ai.usage.input_tokens": state.prompt_tokens,
+            "gen_ai.usage.output_tokens": state.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": state.cached_tokens,
+            "gen_ai.response.finish_reasons": None if reason is None else [reason],
+            "eagle.verify_rounds": state.engine_rounds, "eagle.accepted_drafts": state.engine_accepted,
         }  # fmt: skip
         end = state.end_ns or state.start_ns
         self._emit("eagle.request", state.start_ns, end, attributes, self._request_context(state), kind=SpanKind.SERVER)

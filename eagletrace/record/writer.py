@@ -252,4 +252,3 @@ class TraceWriter:
         if self.max_bytes < UNBOUNDED and (much or time.monotonic() - self._looked > ENFORCE_S):
             with contextlib.suppress(OSError):  # what is to be written now will tell
                 self.lost.update(self.enforce(self.max_bytes - slack - size))
-

@@ -16,7 +16,16 @@ import eagletrace
 from eagletrace.format import control as control_file
 from eagletrace.format.control import Control
 from eagletrace.instrumentations.patching import Patch, Target
-from eagletrace.instrumentations.sglang import capture, facts, graphs, load, sharing, vocabulary
+from eagletrace.instrumentations.sglang import (
+    aux_layers,
+    capture,
+    facts,
+    graphs,
+    load,
+    sharing,
+    tensors,
+    vocabulary,
+)
 from eagletrace.instrumentations.sglang.deferred import WAIT_NS
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
@@ -44,7 +53,8 @@ class Attachment:
         resource = {
             "service.name": "sglang", "service.version": version, "host.name": process["host"],
             "process.pid": process["pid"], "telemetry.sdk.language": "python",
-            "eagletrace.version": eagletrace.__version__,
+            "eagletrace.version": eagletrace.__version__, "eagletrace.run.id": folder.name,
+            "service.instance.id": f"{folder.name}/{host}-{pid}",
         }  # fmt: skip
         self.recorder = Recorder(folder, settings, process, resource)
         self.session = Session(self.recorder, version, server_args)
@@ -89,6 +99,7 @@ class Attachment:
             if not hasattr(session.worker, "draft_worker"):  # the first worker cuts the path where a request ends
                 session.deferred.distrust()
             self.hooks.observe_only("runner.forward", session.draft_runner)
+            self._try("tensors", tensors.follow, session)
             session.serving = True
         self._try("worker", self._unhooked_rows)
         self.recorder.event("serving")
@@ -118,6 +129,7 @@ class Attachment:
             self._recount()
             self.hooks.follow()
             watch_fusion(session, on=not asked.paused)
+            tensors.follow(session, paused=asked.paused)
             if before != (not asked.paused, session.counts_only):
                 session.forget_launches()
             session.serving = not asked.paused
@@ -164,6 +176,7 @@ class Attachment:
         with self._lock:
             self.session.serving = False
             watch_fusion(self.session, on=False)
+            tensors.follow(self.session, paused=True)
             for undo in reversed(self.session.undo):
                 undo()
             self.session.undo.clear()
@@ -200,6 +213,9 @@ class Attachment:
         fusion = graphs.fusion_row(self.session)
         if fusion is not None:
             self.recorder.row("hooks", engine_version=version, **fusion, time_unix_nano=now)
+        layers = aux_layers.row(self.session)
+        if layers is not None:
+            self.recorder.row("hooks", engine_version=version, **layers, time_unix_nano=now)
         for name, reason in list(self.hooks.missing.items()):
             target = BY_NAME[name]
             self.recorder.row(

@@ -143,20 +143,33 @@ class Deferred:
         together, targets = group.together, group.targets
         verdicts = [(p, v) for p, v, then in group.verdicts if [_version(t) for t in v[1]] == then]
         expected = targets[0] if len(targets) == 1 else torch.cat(targets)
-        found, floats = of_chain([t for step in group.logits for t in step], expected[:, : together.steps], group.ids)
         tensors = [t for _, (_, own) in verdicts for t in own]
+        try:
+            logits = [t for step in group.logits for t in step]
+            found, floats = of_chain(logits, expected[:, : together.steps], group.ids)
+        except Exception:
+            if tensors:
+                self._pack_verdicts(verdicts, pack(_NO_PARTS, tensors), together.bs)
+            raise  # of these launches the draft's logits say nothing, the verdicts are whole
         values = pack(_NO_PARTS, [*found, *tensors], _NO_PARTS, floats)
         drafted = together.steps * together.bs * len(targets)
-        start = drafted
-        for packet, (parts, _) in verdicts:
-            end = start + together.bs * sum(part.width for part in parts)
-            packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
-            start = end
+        self._pack_verdicts(verdicts, values, together.bs, drafted)
         together.launches = len(targets)
         together.ids, together.floats = _between(values.ints, 0, drafted), values.floats
         if len(verdicts) < len(group.verdicts):
             self._trust = -1
             raise RuntimeError("the engine changed a verdict's tensors afterwards: such a launch is lost")
+
+
+    @staticmethod
+    def _pack_verdicts(
+        verdicts: Sequence[tuple[RoundPacket, Verdict]], values: Values, bs: int, start: int = 0
+    ) -> None:
+        """Give each launch its part of the packed integers, from `start` on."""
+        for packet, (parts, _) in verdicts:
+            end = start + bs * sum(part.width for part in parts)
+            packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
+            start = end
 
 
 def _version(tensor: torch.Tensor) -> int:

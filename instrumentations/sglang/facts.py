@@ -20,6 +20,7 @@ _ARGUMENTS = {
     "server.speculative_num_draft_tokens": "speculative_num_draft_tokens",
     "server.speculative_token_map": "speculative_token_map",
     "server.dtype": "dtype",
+    "server.chunked_prefill_size": "chunked_prefill_size",
 }
 
 
@@ -68,6 +69,7 @@ def draft(session: Session, runner: Any) -> None:
     recorder.fact("server.speculative_algorithm", algorithm, "EAGLE3" if eagle3 else None, f"class {architecture}")
     recorder.fact("draft.architecture", architecture)
     recorder.fact("draft.config", config)
+    recorder.fact("draft.rope", rope(runner))
     recorder.fact("draft.hidden_size", _hidden(runner))
     recorder.fact("draft.target_hidden_size", hidden)
     recorder.fact("draft.vocab_size", config.get("vocab_size"), _vocab(session.target_runner))
@@ -94,6 +96,24 @@ def target(session: Session, runner: Any) -> None:
     recorder.fact("target.num_hidden_layers", getattr(_text(runner), "num_hidden_layers", None))
     recorder.fact("target.hidden_size", _hidden(runner))
     recorder.fact("target.vocab_size", _vocab(runner))
+    recorder.fact("target.rope", rope(runner))
+
+
+def rope(runner: Any) -> dict[str, Any]:
+    """Rotary settings of a model's configuration as the engine parsed it; `rope_parameters` since transformers 5."""
+    config = _text(runner)
+    given: Any = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    scaling = {k: v for k, v in sorted(dict(given).items()) if k not in ("rope_theta", "partial_rotary_factor")}
+    heads = getattr(config, "num_attention_heads", None)
+    head_dim = getattr(config, "head_dim", None) or (_hidden(runner) // heads if heads and _hidden(runner) else None)
+    plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
+    return {
+        "theta": given.get("rope_theta", getattr(config, "rope_theta", None)),
+        "scaling": "none" if plain else json.loads(json.dumps(scaling, default=str)),
+        "head_dim": head_dim,
+        "partial": given.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None)),
+        "max_position": getattr(config, "max_position_embeddings", None),
+    }
 
 
 def fusion_layer(model: Any) -> tuple[str, Any] | None:

@@ -35,7 +35,11 @@ class RunnerForward(Hook):
                 launch.rope_positions.append(forward_batch.positions.clone())  # counted up in place by the next step
             if launch.wants_hidden:
                 self._look("draft_in", getattr(forward_batch.spec_info, "hidden_states", None))
+            if launch.tensors is not None:
+                launch.tensors.step(getattr(forward_batch.spec_info, "hidden_states", None))
             return True
+        if session.recording is not None:
+            session.recording.extend(forward_batch)
         hidden = getattr(forward_batch.spec_info, "hidden_states", None)
         width = hidden.shape[-1] if hidden is not None else None
         session.forward = ForwardFacts(width, None if session.fc is None else False)
@@ -59,6 +63,8 @@ class RunnerForward(Hook):
             if launch.wants_hidden:
                 self._look("draft_out", output.hidden_states)
             launch.add_step(output.next_token_logits)
+            if launch.tensors is not None:
+                launch.tensors.stepped(output.hidden_states, output.next_token_logits)
 
     def _look(self, stage: str, hidden: Any) -> None:
         """Statistics of the first draft step: its first branch of each request."""
@@ -93,6 +99,8 @@ def watch_fusion(session: Session, *, on: bool = True) -> None:
         try:
             session.forward.fc_applied = True
             launch = session.launch
+            if session.recording is not None and session.phase != "draft" and not session.graphs.capturing():
+                session.recording.fused(first(output))
             if session.first_extend_seen and (launch is None or not launch.wants_hidden):
                 return
             if session.graphs.capturing():

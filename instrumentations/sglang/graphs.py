@@ -92,6 +92,8 @@ class ExtendReplay(SessionHook):
         forward_batch = args[0] if args else kwargs["forward_batch"]
         given = getattr(forward_batch.spec_info, "hidden_states", None)
         buffer = input_buffer(instance)
+        if launch.tensors is not None:
+            launch.tensors.extend(forward_batch)
         session.extend_output = result
         graphs.extend_logits = result.next_token_logits
         session.forward = ForwardFacts(None if given is None else given.shape[-1], None)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eagletrace.instrumentations.patching import Hook, Patch, Target, install, resolve
-from eagletrace.instrumentations.sglang import aborts, graphs, launch, load, older, results, verdict
+from eagletrace.instrumentations.sglang import aborts, graphs, launch, load, older, results, updates, verdict
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.signatures import of_callable
@@ -21,6 +21,16 @@ HOOKS: dict[str, Callable[[Target, Session], Hook]] = {
     "scheduler.abort_output": aborts.AbortOutput,
     "runner.load_model": load.LoadModel,
     "loader.load_weights": load.LoadWeights,
+    "runner.update_disk": updates.WeightsUpdated,
+    "runner.update_tensor": updates.WeightsUpdated,
+    "runner.update_distributed": updates.WeightsUpdated,
+    "runner.update_ipc": updates.WeightsUpdated,
+    "updater.update_disk": updates.WeightsUpdated,
+    "updater.update_tensor": updates.WeightsUpdated,
+    "updater.update_distributed": updates.WeightsUpdated,
+    "updater.load_distributed": updates.WeightsUpdated,
+    "updater.update_ipc": updates.WeightsUpdated,
+    "updater.end": updates.WeightsUpdated,
     "runner.forward": RunnerForward,
     "v2.generate": launch.Generate,
     "v2.draft": launch.Draft,
@@ -49,8 +59,11 @@ HOOKS: dict[str, Callable[[Target, Session], Hook]] = {
     "graph.capture_batch": graphs.CaptureDraft,
 }
 
-# Never taken away while attached: they run when weights are loaded, and not in a round.
-AT_LOAD = ("runner.load_model", "loader.load_weights")
+# Never taken away while attached: they run when weights are loaded or updated, and not in a round.
+AT_LOAD = (
+    "runner.load_model", "loader.load_weights",
+    *(name for name, hook in HOOKS.items() if hook is updates.WeightsUpdated),
+)  # fmt: skip
 # What the counts of chains need at level `contract`, once the first forwards have been seen.
 COUNTING = (
     "scheduler.results", "scheduler.abort", "scheduler.abort_output", "v1.generate", "v2.generate",

@@ -57,7 +57,7 @@ class Generate(SessionHook):
     def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
         """Open a launch or a prefill."""
         session = self.session
-        session.launch = None
+        session.launch = session.recording = None
         if not session.serving:
             return None
         batch = args[0] if args else next(iter(kwargs.values()))
@@ -71,6 +71,8 @@ class Generate(SessionHook):
         session.launches += 1
         launch = self._launch(reqs, int(getattr(instance, "topk", 1) or 1))
         session.launch = launch
+        if session.tensors is not None:
+            session.recording = launch.tensors = session.tensors.launch(launch)
         return launch
 
     def _launch(self, reqs: list[Any], topk: int) -> Launch:
@@ -113,13 +115,17 @@ class Generate(SessionHook):
                 state.cached_tokens = int(getattr(req, "cached_tokens", 0) or 0)
             states.append(state)
             session.recorder.request(state)
+        if session.tensors is not None:
+            session.recording = session.tensors.prefill(batch, reqs, states)
         return Prefill(time.time_ns(), reqs, states, getattr(batch, "extend_num_tokens", None))
 
     def after(self, token: Launch | Prefill | None, result: Any, instance: Any, args: Any, kwargs: Any) -> None:
         """Leave the launch with the result; the results' hook closes it."""
-        session = self.session
-        session.launch, session.phase = None, ""
+        session, recording = self.session, self.session.recording
+        session.launch, session.phase, session.recording = None, "", None
         if isinstance(token, Prefill):
+            if recording is not None:
+                recording.close()
             session.recorder.phase(
                 "prefill", token.start_ns, time.time_ns(), token.states,
                 {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
@@ -163,6 +169,15 @@ class Draft(Phase):
     """`draft(batch)`, which returns the verify input."""
 
     phase = "draft"
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """What the last extend left for this draft."""
+        launch = self.session.launch
+        if launch is not None and launch.tensors is not None:
+            batch = args[0] if args else next(iter(kwargs.values()))
+            launch.tensors.begin(getattr(batch.spec_info, "hidden_states", None), launch.first)
+        self.session.phase = self.phase
+        return time.time_ns()
 
     def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Positions of the tree: sequence length plus depth, [bs * D]."""

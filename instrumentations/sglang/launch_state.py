@@ -32,6 +32,7 @@ class Launch:
     wants_hidden: bool = False
     slot_width: int | None = None  # hidden size of the target
     borrowed: bool = False  # the logits are in a graph's memory, which the next replay uses again
+    tensors: Any = None  # the LaunchTensors of a launch with requests whose hidden states are stored
     too_large: bool = False  # the steps' logits were more than STEP_BYTES: their facts stay NULL
 
     def add_step(self, logits: torch.Tensor) -> None:

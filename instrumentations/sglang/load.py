@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -105,7 +106,7 @@ def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds:
         count, keys = written.get(name, (0, []))
         unknown = mode.failure is not None or name in unseen
         session.params[name] = {"elements_loaded": None if unknown else min(count, tensor.numel()),
-                                "checkpoint_keys": keys, "loaded_checksum": _checksum(tensor)}  # fmt: skip
+                                "checkpoint_keys": keys, "loaded_checksum": checksum_of(tensor)}  # fmt: skip
     write_params(session, model, "loaded")
     recorder.event(
         "weights_loaded", side="draft", keys=len(mode.keys), seconds=seconds,
@@ -137,28 +138,44 @@ def _modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
 
 def write_params(session: Session, model: torch.nn.Module, phase: str) -> None:
     """Write a `params` row for each parameter of the draft, and in phase `serving` for what the target shares."""
-    shared = _target_places(session)
-    types = module_types(model)
-    for name, tensor in named_tensors(model):
-        facts_of = session.params.get(name, {})
-        session.recorder.row(
-            "params", side="draft", name=name, elements=tensor.numel(),
-            elements_loaded=facts_of.get("elements_loaded"), checkpoint_keys=facts_of.get("checkpoint_keys"),
-            shared_with=shared.get(place(tensor)), shape=list(tensor.shape), dtype=_dtype(tensor),
-            checksum=facts_of.get("loaded_checksum") if phase == "loaded" else _checksum(tensor), epoch=0, phase=phase,
-            module_type=types.get(name), loaded_checksum=facts_of.get("loaded_checksum"),
-            time_unix_nano=time.time_ns(), **_summary(tensor),
-        )  # fmt: skip
-    if phase != "serving":
-        return
-    for name, tensor in target_shared(session):
-        session.recorder.row(
-            "params", side="target", name=name, elements=tensor.numel(), shape=list(tensor.shape), dtype=_dtype(tensor),
-            checksum=_checksum(tensor), epoch=0, phase=phase, time_unix_nano=time.time_ns(), **_summary(tensor),
-        )  # fmt: skip
+    checksums = {("draft", n): session.params.get(n, {}).get("loaded_checksum") for n, _ in named_tensors(model)}
+    if phase == "serving":
+        checksums = {(side, name): checksum_of(tensor) for side, name, tensor in watched(session, model)}
+    param_rows(session, model, phase, checksums)
 
 
-def _checksum(tensor: torch.Tensor) -> str | None:
+def watched(session: Session, model: torch.nn.Module) -> list[tuple[str, str, torch.Tensor]]:
+    """(side, name, tensor): the parameters of the draft, and those of the target that a draft may share."""
+    target = [("target", name, tensor) for name, tensor in target_shared(session)]
+    return [*(("draft", name, tensor) for name, tensor in named_tensors(model)), *target]
+
+
+def param_rows(
+    session: Session,
+    model: torch.nn.Module,
+    phase: str,
+    checksums: Mapping[tuple[str, str], str | None],
+    epoch: int = 0,
+) -> None:
+    """Write the `params` rows of the parameters, by side and name, whose checksums are given."""
+    shared, types = _target_places(session), module_types(model)
+    for side, name, tensor in watched(session, model):
+        if (side, name) not in checksums:
+            continue
+        of_draft: dict[str, Any] = {}
+        if side == "draft":
+            facts_of = session.params.get(name, {})
+            of_draft = {key: facts_of.get(key) for key in ("elements_loaded", "checkpoint_keys", "loaded_checksum")}
+            of_draft |= {"shared_with": shared.get(place(tensor)), "module_type": types.get(name)}
+        session.recorder.row(
+            "params", side=side, name=name, elements=tensor.numel(), shape=list(tensor.shape), dtype=_dtype(tensor),
+            checksum=checksums[side, name], epoch=epoch, phase=phase, time_unix_nano=time.time_ns(), **of_draft,
+            **_summary(tensor),
+        )  # fmt: skip
+    session.checksums.update(checksums)
+
+
+def checksum_of(tensor: torch.Tensor) -> str | None:
     """Checksum; None for a packed type that cannot be converted."""
     try:
         return checksum(tensor)

@@ -27,6 +27,8 @@ def close(session: Session, req: Any, state: RequestState, reason: str | None) -
     )  # fmt: skip
     session.recorder.request(state)
     session.carried.pop(state.seq, None)
+    if session.tensors is not None:
+        session.tensors.forget(state.seq)
     session.done.append(req.rid)
     if len(session.done) > 4096:  # a ghost round may still follow a finish; long after, none does
         session.forget(session.done.popleft())
@@ -89,6 +91,11 @@ class Results(SessionHook):
             packet.committed = [kept(req) - n if on else 0 for req, n, on in before]
             packet.counted = goes_on
         packet.engine_accepted = correct_drafts(result, len(launch.reqs))
+        if launch.tensors is not None:
+            if packet.graph and self.session.aux_layers is not None:
+                self.session.aux_layers.hidden += 1
+            kept_now = zip(launch.reqs, packet.committed, strict=True)
+            launch.tensors.close([len(req.origin_input_ids) + kept(req) - n - 1 for req, n in kept_now])
         self.session.recorder.launch(packet)
 
     def _count(self, result: Any, reqs: list[Any], goes_on: list[bool]) -> None:

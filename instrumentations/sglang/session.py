@@ -67,6 +67,10 @@ class Session:
     keys: list[KeyRecord] = field(default_factory=list[KeyRecord])
     params: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     from_file: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    # what the parameters held when it was last looked at, by side and name
+    checksums: dict[tuple[str, str], str | None] = field(default_factory=dict[tuple[str, str], str | None])
+    epochs: dict[str, int] = field(default_factory=dict[str, int])  # updates of the weights so far, by side
+    checksums_from: float = 0.0  # `time.monotonic()` before which an update takes no checksums
     replaced: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     draft_facts: dict[str, Any] = field(default_factory=dict[str, Any])
     requested_layers: list[int] | None = None
@@ -97,6 +101,11 @@ class Session:
     chain_steps: int = 0  # drafts of a round where all rounds are chains of one length, else 0
     counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
     warmup_ids: list[list[int]] = field(default_factory=list[list[int]])
+    # level `tensors`
+    tensors: Any = None  # TensorRecording; None at other levels
+    recording: Any = None  # PrefillTensors or LaunchTensors of the batch that runs; None if none of it is stored
+    aux_layers: Any = None  # AuxLayers, with EAGLETRACE_AUX_LAYERS
+    values_written: bool = False  # of parameters
 
     def count(self, what: str) -> int:
         """Count a call; returns how many there were."""
@@ -148,6 +157,9 @@ class Session:
     def forget_launches(self) -> None:
         """Recording was interrupted: what the last launch left says nothing about the next one."""
         self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
+        self.recording = None
+        if self.tensors is not None:
+            self.tensors.interrupt()
         self.deferred.compute()
         self.carried.clear()
         self.batch = Batch([], [], [])

@@ -27,6 +27,7 @@ class EngineTarget(Target):
 
 SCHEDULER = "sglang.srt.managers.scheduler"
 _RUNNER = "sglang.srt.model_executor.model_runner:ModelRunner"
+_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater:WeightUpdater"
 _V1 = "sglang.srt.speculative.eagle_worker:EAGLEWorker"
 _V2 = "sglang.srt.speculative.eagle_worker_v2:EAGLEWorkerV2"
 _V2_DRAFT = "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker"
@@ -62,6 +63,26 @@ TARGETS: tuple[EngineTarget, ...] = (
     EngineTarget("loader.load_weights",
                  "sglang.srt.model_loader.loader:DefaultModelLoader.load_weights_and_postprocess", True,
                  "checkpoint tensors on their way into parameters; all releases", takes=("model", "weights")),
+    EngineTarget("runner.update_disk", f"{_RUNNER}.update_weights_from_disk", False,
+                 "weights that change while serving; to 0.5.15.post1", takes=("model_path",)),
+    EngineTarget("runner.update_tensor", f"{_RUNNER}.update_weights_from_tensor", False,
+                 "the same; to 0.5.15.post1", takes=("named_tensors",)),
+    EngineTarget("runner.update_distributed", f"{_RUNNER}.update_weights_from_distributed", False,
+                 "the same; to 0.5.15.post1", takes=("names",)),
+    EngineTarget("runner.update_ipc", f"{_RUNNER}.update_weights_from_ipc", False,
+                 "the same; 0.5.4 to 0.5.15.post1", takes=("recv_req",)),
+    EngineTarget("updater.update_disk", f"{_UPDATER}.update_weights_from_disk", False,
+                 "the same; 0.5.16 and later", takes=("model_path",)),
+    EngineTarget("updater.update_tensor", f"{_UPDATER}.update_weights_from_tensor", False,
+                 "the same; 0.5.16 and later", takes=("named_tensors",)),
+    EngineTarget("updater.update_distributed", f"{_UPDATER}.update_weights_from_distributed", False,
+                 "the same; 0.5.16 to 0.5.20", takes=("names",)),
+    EngineTarget("updater.load_distributed", f"{_UPDATER}.load_weights_from_distributed", False,
+                 "the same; 0.5.21 and later", takes=("named_tensors",)),
+    EngineTarget("updater.update_ipc", f"{_UPDATER}.update_weights_from_ipc", False,
+                 "the same; 0.5.16 and later", takes=("recv_req",)),
+    EngineTarget("updater.end", f"{_UPDATER}.end_weight_update", False,
+                 "the end of an update in several calls; 0.5.21 and later"),
     EngineTarget("runner.forward", f"{_RUNNER}.forward", True,
                  "forwards of the draft: widths, fc, logits (hidden by captured graphs); all releases",
                  takes=("forward_batch",), reads=(("forward_batch", "spec_info positions"),)),

@@ -73,6 +73,8 @@ def observe(
     """Stage one launch. candidates and targets [bs, D], links [bs, D], accept_index [bs, S + 1]."""
     bs, nodes = candidates.shape
     launch.packet.nodes = nodes
+    if launch.tensors is not None:
+        launch.tensors.verdict(accept_index, nodes)
     ints, floats = [candidates, targets, accept_index], list[torch.Tensor]()
     positions = launch.positions
     if positions is not None:

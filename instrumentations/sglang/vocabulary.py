@@ -79,6 +79,16 @@ def head_rows(model: Any) -> int | None:
     return weight.shape[0] * (parts if isinstance(parts, int) else 1)
 
 
+def logits_width(model: Any) -> int | None:
+    """Width of the draft's logits, Vd; None if it cannot be told.
+
+    With the target's head under a reduced draft vocabulary that is less than the head's rows: SGLang cuts the logits
+    to the vocabulary of the processor's configuration (logits_processor.py, 0.5.9 and 0.5.23).
+    """
+    width = getattr(getattr(getattr(model, "logits_processor", None), "config", None), "vocab_size", None)
+    return width if isinstance(width, int) else None
+
+
 def served_facts(session: Session) -> None:
     """Facts of the map that the worker uses; prepares the inverse map for ranks."""
     worker, recorder = session.worker, session.recorder
@@ -102,18 +112,20 @@ def served_facts(session: Session) -> None:
     else:
         facts = None
     recorder.fact("hot_token_id", facts, {"length": rows, "max_below": vocab}, source=type(inner).__name__)
-    prepare_maps(session, hot if isinstance(hot, torch.Tensor) else None, rows, vocab)
+    width = min((n for n in (rows, logits_width(session.draft_runner.model)) if n is not None), default=None)
+    prepare_maps(session, hot if isinstance(hot, torch.Tensor) else None, width, vocab)
 
 
-def prepare_maps(session: Session, hot: torch.Tensor | None, rows: int | None, vocab: int | None) -> None:
-    """Keep the served map and its inverse ([V], -1 outside) on the draft's device."""
+def prepare_maps(session: Session, hot: torch.Tensor | None, width: int | None, vocab: int | None) -> None:
+    """Keep the served map and its inverse ([V], -1 outside) on the draft's device; `width` is that of the logits."""
     session.hot_token_id = hot
-    if vocab is None or rows is None:
+    if vocab is None or width is None:
         return
     device = hot.device if hot is not None else session.draft_runner.device
-    ids = hot.to(torch.int64) if hot is not None else torch.arange(min(rows, vocab), device=device)
+    ids = hot.to(torch.int64) if hot is not None else torch.arange(min(width, vocab), device=device)
     inverse = torch.full((vocab,), -1, dtype=torch.int64, device=device)
-    valid = (ids >= 0) & (ids < vocab)
-    inverse[ids[valid]] = torch.arange(ids.numel(), device=device)[valid]
+    places = torch.arange(ids.numel(), device=device)
+    valid = (ids >= 0) & (ids < vocab) & (places < width)
+    inverse[ids[valid]] = places[valid]
     session.draft_id_or_zero = inverse.clamp(min=0)
     session.recorder.draft_id_of = inverse.cpu().numpy()

@@ -72,6 +72,15 @@ class Batch:
     extend_num_tokens: int = 9
 
     @property
+    def extend_lens(self) -> list[int]:
+        """Of a prefill: of prompts as a whole."""
+        return [len(req.origin_input_ids) for req in self.reqs]
+
+    @property
+    def prefix_lens(self) -> list[int]:
+        return [req.cached_tokens for req in self.reqs]
+
+    @property
     def forward_mode(self) -> Any:
         return SimpleNamespace(is_extend=lambda: self.extend)
 
@@ -84,6 +93,7 @@ class ForwardBatch:
     positions: torch.Tensor | None
     input_ids: torch.Tensor
     batch_size: int
+    extend_seq_lens_cpu: list[int] | None = None
 
 
 @dataclass
@@ -111,6 +121,41 @@ class DraftModel(nn.Module):
         if hidden.shape[-1] != self.sizes.hidden:
             hidden = hidden @ self.fc.weight.t()
         return LogitsProcessorOutput(hidden @ self.head.weight.t(), hidden)
+
+
+class TargetLayer(nn.Module):
+    """A decoder layer that adds what it is given to the residual, as fused norms do: in place."""
+
+    def forward(
+        self, positions: Any, hidden_states: torch.Tensor, forward_batch: Any, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        residual = hidden_states.clone() if residual is None else residual.add_(hidden_states)
+        return residual.tanh(), residual
+
+
+class FinalNorm(nn.Module):
+    """The norm after the last layer."""
+
+    def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        return hidden_states
+
+
+class TargetModel(nn.Module):
+    """A target whose aux states are the inputs of its layers."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.model = nn.Module()
+        self.model.layers = nn.ModuleList(TargetLayer() for _ in range(sizes.states))
+        self.model.norm = FinalNorm()
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        hidden, residual, inputs = embeddings, None, list[torch.Tensor]()
+        for layer in self.model.layers:  # pyright: ignore[reportGeneralTypeIssues]
+            inputs.append(hidden.clone() if residual is None else hidden + residual)
+            hidden, residual = layer(None, hidden, None, residual)
+        self.model.norm(hidden, residual)  # pyright: ignore[reportCallIssue]
+        return torch.cat(inputs, dim=-1)
 
 
 class ModelRunner:
@@ -146,7 +191,6 @@ class EagleVerifyInput:
         for req in batch.reqs:
             req.output_ids += [7, 8]
         return SimpleNamespace(accept_length_per_req_cpu=[1] * len(batch.reqs))
-
 
     def sample(self, batch: Batch, logits_output: LogitsProcessorOutput) -> tuple[Any, ...]:
         """The second worker's, as a method to 0.5.13."""
@@ -315,6 +359,15 @@ class EAGLEDraftExtendCudaGraphRunner(_GraphRunner):
         return LogitsProcessorOutput(out.next_token_logits[:raw], out.hidden_states[:raw].clone())
 
 
+def rows_of(tensor: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Some rows."""
+    return torch.stack([tensor[row] for row in rows]) if rows else tensor[:0]
+
+
+def _ends(batch: Batch) -> list[int]:
+    return [sum(batch.extend_lens[: row + 1]) - 1 for row in range(len(batch.reqs))]
+
+
 class _Drafter:
     """Drafting, in both families."""
 
@@ -322,11 +375,13 @@ class _Drafter:
 
     def _forward_batch(self, hidden: torch.Tensor, rows: int, bs: int) -> ForwardBatch:
         positions = torch.arange(rows, device=hidden.device) + 10
-        return ForwardBatch(SimpleNamespace(hidden_states=hidden), positions, positions, bs)
+        lens = [hidden.shape[0] // bs] * bs if bs else []
+        ids = torch.arange(hidden.shape[0], dtype=torch.int32, device=hidden.device)
+        return ForwardBatch(SimpleNamespace(hidden_states=hidden), positions, ids, bs, lens)
 
     def _draft(self, batch: Batch, runner: Any) -> EagleVerifyInput:
         sizes, bs = self.engine.sizes, len(batch.reqs)
-        forward_batch = self._forward_batch(self.engine.random(bs, sizes.hidden), bs * sizes.topk, bs)
+        forward_batch = self._forward_batch(batch.spec_info.hidden_states, bs * sizes.topk, bs)
         out = runner.execute(forward_batch) if runner is not None else self.draft_forward(forward_batch)
         if runner is not None:
             self.engine.draft_side.cuda_graph_runner_for_draft_extend.overwrite()
@@ -365,6 +420,11 @@ class _Drafter:
         tokens = [*tokens, *[tokens[-1]] * drafted][:drafted]
         return parents.clone(), selected.clone(), torch.cat(tokens, dim=1), None
 
+    def _last(self, output: LogitsProcessorOutput, batch: Batch) -> LogitsProcessorOutput:
+        """Logits of each request's last token."""
+        output.next_token_logits = rows_of(output.next_token_logits, _ends(batch))
+        return output
+
     def _extend(self, hidden: torch.Tensor, rows: int) -> LogitsProcessorOutput:
         runner: Any = getattr(self, "draft_runner", None) or self.model_runner  # type: ignore[attr-defined]
         return runner.forward(self._forward_batch(hidden, hidden.shape[0], rows)).logits_output
@@ -386,7 +446,7 @@ class EagleDraftWorker(_Drafter):
         return self._draft(batch, self.cuda_graph_runner)
 
     def _draft_extend_for_prefill(self, batch: Batch, target_hidden_states: torch.Tensor, next_token_ids: Any) -> Any:
-        return self._extend(target_hidden_states, len(batch.reqs))
+        return self._last(self._extend(target_hidden_states, len(batch.reqs)), batch)
 
     def _draft_extend_for_decode(self, batch: Batch, batch_result: Any) -> None:
         bs, nodes = len(batch.reqs), self.engine.sizes.nodes
@@ -410,7 +470,7 @@ class EAGLEWorkerV2:
 
     def forward_batch_generation(self, batch: Batch) -> Any:
         if batch.extend:
-            hidden = self.engine.target_hidden(len(batch.reqs))
+            hidden = self.engine.target_hidden(sum(batch.extend_lens))
             self.draft_worker._draft_extend_for_prefill(batch, hidden, None)  # pyright: ignore[reportPrivateUsage]
             return SimpleNamespace()
         batch.spec_info = self.draft_worker.draft(batch)
@@ -442,14 +502,12 @@ class EAGLEWorker(_Drafter):
 
     def forward_batch_generation(self, batch: Batch) -> Any:
         if batch.extend:
-            self.forward_draft_extend(batch, self.engine.target_hidden(len(batch.reqs)), None, None)
+            self.forward_draft_extend(batch, self.engine.target_hidden(sum(batch.extend_lens)), None, None)
             return SimpleNamespace()
         spec_info = self.draft(batch)
         _, verified, _, graph = self.verify(batch, spec_info)
         self.forward_draft_extend_after_decode(batch)
-        return SimpleNamespace(
-            accept_length_per_req_cpu=verified.accept_length_per_req_cpu, can_run_cuda_graph=graph
-        )
+        return SimpleNamespace(accept_length_per_req_cpu=verified.accept_length_per_req_cpu, can_run_cuda_graph=graph)
 
     def draft(self, batch: Batch) -> EagleVerifyInput:
         return self._draft(batch, self.cuda_graph_runner)
@@ -460,17 +518,18 @@ class EAGLEWorker(_Drafter):
         return output, verified, None, self.engine.sizes.graph
 
     def forward_draft_extend(self, batch: Batch, hidden_states: torch.Tensor, next_token_ids: Any, lens: Any) -> None:
-        self._extend(hidden_states, len(batch.reqs))
+        self._last(self._extend(hidden_states, len(batch.reqs)), batch)
 
     def forward_draft_extend_after_decode(self, batch: Batch) -> None:
         going = [req for req in batch.reqs if not req.finished()]
-        hidden = self.engine.target_hidden(len(going))
+        hidden = self.engine.accepted_hidden(batch, going)
+        index = torch.arange(len(going), device=hidden.device) * 2 + 1
         if self.cuda_graph_runner_for_draft_extend is not None:
-            forward_batch = self._forward_batch(hidden, len(going), len(going))
-            index = torch.arange(len(going), device=hidden.device)
+            forward_batch = self._forward_batch(hidden, 2 * len(going), len(going))
             output = self.cuda_graph_runner_for_draft_extend.execute(forward_batch, index)
         else:
             output = self._extend(hidden, len(going))
+            output.next_token_logits = output.next_token_logits[index]
         self.engine.carried = output.next_token_logits.clone()
 
 
@@ -490,10 +549,15 @@ class Scheduler:
         self.waiting_queue: list[Req] = []
 
     def run(self, batch: Batch) -> None:
+        if not batch.extend:
+            batch.spec_info = SimpleNamespace(
+                hidden_states=self.engine.random(len(batch.reqs), self.engine.sizes.hidden)
+            )
         result = self.engine.worker.forward_batch_generation(batch)
         if self.engine.older:
             result = GenerationBatchResult.from_forward_batch_output(forward_batch_output=result)
         self.process_batch_result(batch, result)
+        self.engine.use_again()
 
     def abort_request(self, recv_req: Any) -> None:
         for req in [r for r in self.waiting_queue if r.rid == recv_req.rid]:
@@ -526,12 +590,13 @@ class Engine:
     worker: Any = None
     carried: torch.Tensor | None = None
     rounds: int = 3
+    given: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     reqs: list[Req] = field(default_factory=list[Req])
 
     def __post_init__(self) -> None:
         self.worker = EAGLEWorkerV2(self) if self.family == "v2" else EAGLEWorker(self)
         self.scheduler = Scheduler(self)
-        self.target_runner = SimpleNamespace()
+        self.target_runner = SimpleNamespace(model=TargetModel(self.sizes))
         self.reqs = [Req(f"r{i}") for i in range(self.sizes.bs)]
         tree = {name: torch.tensor([row] * self.sizes.bs) for name, row in TREE.items()}
         self.tree = {name: values.to(self.sizes.device) for name, values in tree.items()}
@@ -548,7 +613,19 @@ class Engine:
         return torch.randn(*shape, device=self.sizes.device)
 
     def target_hidden(self, rows: int) -> torch.Tensor:
-        return self.random(rows, self.sizes.states * self.sizes.hidden)
+        self.given.append(self.target_runner.model(self.random(rows, self.sizes.hidden)))
+        return self.given[-1]
+
+    def accepted_hidden(self, batch: Batch, going: list[Req]) -> torch.Tensor:
+        """The first worker keeps the accepted rows of those that go on: root and first child."""
+        rows = [batch.reqs.index(req) * self.sizes.nodes + place for req in going for place in (0, 1)]
+        return rows_of(self.given[-1], rows)
+
+    def use_again(self) -> None:
+        """What becomes of the target's states after a batch."""
+        for states in self.given:
+            states.fill_(7)
+        self.given.clear()
 
     def target_output(self, bs: int) -> LogitsProcessorOutput:
         rows = bs * self.sizes.nodes

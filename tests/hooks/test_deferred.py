@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from eagletrace.instrumentations.sglang import deferred as module  # noqa: E402
 from eagletrace.instrumentations.sglang import verdict  # noqa: E402
 from eagletrace.instrumentations.sglang.launch_state import Launch  # noqa: E402
 from eagletrace.instrumentations.sglang.session import Session  # noqa: E402
+from eagletrace.instrumentations.sglang.vocabulary import prepare_maps  # noqa: E402
 from eagletrace.record.requests import RequestState  # noqa: E402
 from eagletrace.record.rounds import RoundPacket  # noqa: E402
 from eagletrace.record.trees import Trees, read  # noqa: E402
@@ -234,3 +236,33 @@ def test_launches_with_and_without_facts_are_read_together() -> None:
     assert known.first is not None and trees.probs is not None
     expect(trees, 0, 1, known.first[0], int(targets[0, 0]))
     assert np.isnan(trees.probs[1]).all()
+
+
+def test_logits_that_cannot_be_read_leave_the_verdicts_whole() -> None:
+    state = session()
+    state.draft_id_or_zero = torch.arange(VOCAB)  # past the width of the logits
+    packets: list[RoundPacket] = []
+    targets: list[Any] = []
+    for number in range(1, module.TRUST + 3):
+        launch = launch_of(number, 1)
+        with contextlib.suppress(IndexError, RuntimeError):
+            targets.append(None)
+            targets[-1] = observe(state, launch)
+        packets.append(launch.packet)
+    with contextlib.suppress(IndexError, RuntimeError):
+        state.deferred.compute()
+    assert all(packet.values is not None for packet in packets)
+    trees = trees_of(packets[-1])
+    assert trees.better is not None and np.isnan(trees.better).all()
+
+
+def test_the_map_ends_where_the_logits_end() -> None:
+    """A head of the target's rows under a reduced draft vocabulary: SGLang cuts the logits."""
+    state = session()
+    state.recorder = SimpleNamespace()  # type: ignore[assignment]
+    state.draft_runner = SimpleNamespace(device="cpu")
+    prepare_maps(state, None, DRAFT_VOCAB, VOCAB)
+    assert state.draft_id_or_zero is not None
+    assert int(state.draft_id_or_zero.max()) == DRAFT_VOCAB - 1
+    drafted: Any = state.recorder.draft_id_of
+    assert (drafted >= 0).sum() == DRAFT_VOCAB

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 
 from eagletrace.instrumentations.patching import Hook, Patch, install
-from eagletrace.instrumentations.sglang import graphs
+from eagletrace.instrumentations.sglang import graphs, tensors
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import HOOKS
 from eagletrace.instrumentations.sglang.session import Session
@@ -66,6 +66,7 @@ class Traced:
         """The scheduler is built."""
         watch_fusion(self.session)
         graphs.captured(self.session)
+        tensors.follow(self.session)
         self.session.serving = True
 
     def rows(self, table: str) -> list[dict[str, Any]]:

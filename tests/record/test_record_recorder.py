@@ -75,7 +75,7 @@ def test_a_request_that_finishes_while_its_start_is_written_has_one_span(make: M
     recorder.request(request)
     assert recorder.flush(30)
     (span,) = [row for row in rows(tmp_path, "spans") if row["name"] == "eagle.request"]
-    assert json.loads(span["attributes"])["eagle.finish_reason"] == "length"
+    assert json.loads(span["attributes"])["gen_ai.response.finish_reasons"] == ["length"]
 
 
 def test_rows_get_no_older_than_the_flush_interval(make: Make, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.trace import Status, StatusCode
 
 from eagletrace.format import TABLES
+from eagletrace.format.attributes import ATTRIBUTES
 from eagletrace.record.requests import RequestState
-from eagletrace.record.spans import ATTRIBUTES, ParquetSpanExporter, SpanBuilder
+from eagletrace.record.spans import ParquetSpanExporter, SpanBuilder
 from tests.record.packets import chain, state
 
 Row = dict[str, Any]

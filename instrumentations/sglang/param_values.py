@@ -1,0 +1,39 @@
+"""`param_values`: what served parameters hold that no tensor of the checkpoint wrote fully."""
+
+from __future__ import annotations
+
+import torch
+
+from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.tensor_stats import place
+
+VALUES_BYTES = 64 << 20
+
+
+def write(session: Session) -> None:
+    """Write the values of the draft's unfinished parameters as they are served now, the smaller ones first.
+
+    What the target shares is in the target's own files. Not on the hot path: it waits for the device.
+    """
+    from eagletrace.instrumentations.sglang.load import named_tensors, target_shared
+
+    shared = {place(tensor) for _, tensor in target_shared(session)}
+    chosen = list[tuple[str, torch.Tensor]]()
+    for name, tensor in named_tensors(session.draft_runner.model):
+        loaded = session.params.get(name, {}).get("elements_loaded")
+        if loaded is not None and loaded < tensor.numel() and place(tensor) not in shared:
+            chosen.append((name, tensor))
+    held, left = 0, list[tuple[str, torch.Tensor]]()
+    for name, tensor in sorted(chosen, key=lambda item: item[1].nbytes):
+        if held + tensor.nbytes > VALUES_BYTES:
+            left.append((name, tensor))
+            continue
+        held += tensor.nbytes
+        kept = tensor.detach().to("cpu", copy=True).contiguous()
+        session.recorder.row(
+            "param_values", name=name, epoch=session.epochs.get("draft", 0), shape=list(kept.shape),
+            dtype=str(kept.dtype).removeprefix("torch."), data=kept.reshape(-1).view(torch.uint8).numpy(),
+        )  # fmt: skip
+    if left:
+        elements = sum(tensor.numel() for _, tensor in left)
+        session.recorder.event("param_values_bounded", names=[name for name, _ in left], elements=elements)
