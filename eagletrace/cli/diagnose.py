@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
 from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.replaying import add_arguments, replayed
+from eagletrace.errors import EagletraceError
+
+if TYPE_CHECKING:
+    from eagletrace.replay.result import Replay
+    from eagletrace.store import Run
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -20,35 +25,47 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog="Exit status: 0 healthy; 1 fault or weak draft; 2 bad input; 3 inconclusive or no speculation.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
-    parser.add_argument("--draft", type=Path, metavar="PATH", help="draft checkpoint, for proof by replay: not yet")
-    parser.add_argument("--target", type=Path, metavar="PATH", help="target checkpoint, for proof by replay: not yet")
+    add_arguments(parser, required=False)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=diagnose)
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """Diagnose one run."""
-    if options.draft or options.target:
-        print(
-            "eagletrace: note: proof by replay (--draft, --target) is not part of this release; "
-            "the causes below rest on the trace alone",
-            file=sys.stderr,
-        )
-    return diagnose_path(options.run, as_json=options.json)
+    """Diagnose one run; with `--draft` and `--target`, with proof by replay."""
+    if bool(options.draft) != bool(options.target):
+        given, other = ("--draft", "--target") if options.draft else ("--target", "--draft")
+        raise EagletraceError(f"{given} alone proves nothing: a replay needs {other} too")
+    return diagnose_path(options.run, as_json=options.json, options=options if options.draft else None)
 
 
-def diagnose_path(path: str, *, as_json: bool) -> int:
-    """Diagnose the run at `path` and print the result; returns the exit status of the verdict."""
+def diagnose_path(path: str, *, as_json: bool, options: argparse.Namespace | None = None) -> int:
+    """Diagnose the run at `path` and print the result; returns the exit status of the verdict.
+
+    With `options` (`draft`, `target`, `positions`) the run is replayed first. A run that holds nothing to replay is
+    diagnosed from its other tables, with a note.
+    """
     from eagletrace.diagnose import diagnose as judge
     from eagletrace.report.terminal import print_diagnosis
     from eagletrace.store import open_run
 
     with many_files(), open_run(path) as run:
-        result = judge(run)
-        warnings = run.warnings_so_far
+        proof, notes = (None, []) if options is None else _replayed(run, options)
+        result = judge(run, proof)
+        warnings = [*run.warnings_so_far, *notes]
     warn(warnings)
     if as_json:
         print_json({**result.to_json(), **({"warnings": warnings} if warnings else {})})
     else:
         print_diagnosis(result, warnings)
     return result.exit_code
+
+
+def _replayed(run: Run, options: argparse.Namespace) -> tuple[Replay | None, list[str]]:
+    """The replay of a run, and what is to be said of it; None where there is nothing to replay."""
+    from eagletrace.replay.result import NotRecordedError
+
+    try:
+        proof = replayed(run, options)
+    except NotRecordedError as error:
+        return None, [f"no proof by replay: {error}"]
+    return proof, list(proof.notes)

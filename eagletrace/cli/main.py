@@ -9,11 +9,45 @@ import sys
 from collections.abc import Callable, Sequence
 
 import eagletrace
-from eagletrace.cli import ctl, demo, diagnose, doctor, explain, lab, queries, query, repair, run, runs
+from eagletrace.cli import (
+    check,
+    ctl,
+    demo,
+    diagnose,
+    doctor,
+    explain,
+    export,
+    lab,
+    metrics,
+    queries,
+    query,
+    repair,
+    replay,
+    run,
+    runs,
+    watch,
+)
 from eagletrace.cli.output import prepare_streams, warn_error
 from eagletrace.errors import EagletraceError, UnknownNameError
 
-COMMANDS = (doctor, run, runs, ctl, diagnose, queries, query, explain, repair, demo, lab)
+COMMANDS = (
+    doctor,
+    run,
+    runs,
+    ctl,
+    diagnose,
+    check,
+    replay,
+    queries,
+    query,
+    explain,
+    export,
+    metrics,
+    watch,
+    repair,
+    demo,
+    lab,
+)
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 

@@ -11,37 +11,42 @@ from eagletrace.diagnose import acceptance as counts
 from eagletrace.diagnose import judge, policy
 from eagletrace.diagnose.checks import CheckFile, CheckRunner, load_checks
 from eagletrace.diagnose.judge import Judgement
+from eagletrace.diagnose.proof import parted, prove
 from eagletrace.diagnose.reasoning import Reasoning, reason
 from eagletrace.diagnose.result import Acceptance, Check, Diagnosis, RunInfo, Verdict
 from eagletrace.errors import DamagedRunError
+from eagletrace.replay.result import Replay
 from eagletrace.store import Run
 
 SIMULATED = "config.simulated"
 EXCEPTION = "engine.exception"
 DROPPED = "trace.rows_dropped"
 UNEXPLAINED = (
-    "look at the checks that are unknown, and compare the load-time facts (`eagletrace query RUN contract`) with how "
-    "the draft was trained; a replay of the draft, which would tell more, is not part of this release"
+    "record some requests with EAGLETRACE_LEVEL=tensors and EAGLETRACE_AUX_LAYERS=all, and diagnose again with --draft "
+    "and --target: a replay of the draft tells engine from training"
 )
+WEAK = ("draft.undertrained",)
+"""Causes with which the draft is weak, and nothing is wrong with how it is served."""
 
 
-def diagnose(run: Run) -> Diagnosis:
+def diagnose(run: Run, replayed: Replay | None = None) -> Diagnosis:
     """Say why the drafts of a recorded run were rejected, or that they were not.
 
-    The run may be live, cut off, or hold load-time facts only; what cannot be told is said to be unknown.
+    The run may be live, cut off, or hold load-time facts only; what cannot be told is said to be unknown. With
+    `replayed`, what `eagletrace.replay.engine.replay` found of this run, causes are proved or dropped.
     Raises DamagedRunError for values that cannot be counted with.
     """
     try:
         before = run.warnings_so_far
-        diagnosis = _diagnose(run)
+        diagnosis = _diagnose(run, replayed)
         # A large file may turn out to be damaged only when its pages are read: counts made before are made again.
-        return diagnosis if run.warnings_so_far == before else _diagnose(run)
+        return diagnosis if run.warnings_so_far == before else _diagnose(run, replayed)
     except (duckdb.Error, OverflowError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DamagedRunError(f"{run.path} holds values that no server records: {what}") from None
 
 
-def _diagnose(run: Run) -> Diagnosis:
+def _diagnose(run: Run, replayed: Replay | None) -> Diagnosis:
     info = run_info(run)
     measured = counts.measure(run)
     files, runner = load_checks(), CheckRunner(run)
@@ -54,8 +59,10 @@ def _diagnose(run: Run) -> Diagnosis:
     outcomes = [*judge.checks(measured, judgement), *(runner.run(check) for check in files.values())]
     died = any(c.id == EXCEPTION and c.status == "alarm" for c in outcomes)
     reasoning = reason(outcomes, files, judgement, died, info)
+    if replayed is not None:
+        reasoning = prove(reasoning, replayed, judgement, files, info)
     verdict = _verdict(reasoning, judgement, died)
-    why, then = _words(verdict, reasoning, judgement, died)
+    why, then = _words(verdict, reasoning, judgement, died, replayed)
     return Diagnosis(info, verdict, measured, reasoning.causes, reasoning.checks, why, then)
 
 
@@ -109,13 +116,15 @@ def _no_speculation(
 
 def _verdict(reasoning: Reasoning, judgement: Judgement, died: bool) -> Verdict:
     if reasoning.causes:
-        return "fault"
+        return "weak_draft" if reasoning.causes[0].id in WEAK else "fault"
     return "healthy" if judgement.level in ("healthy", "excellent") and not died else "inconclusive"
 
 
-def _words(verdict: Verdict, reasoning: Reasoning, judgement: Judgement, died: bool) -> tuple[str, str]:
+def _words(
+    verdict: Verdict, reasoning: Reasoning, judgement: Judgement, died: bool, replayed: Replay | None
+) -> tuple[str, str]:
     """Why this verdict, and what to do next."""
-    if verdict == "fault":
+    if verdict in ("fault", "weak_draft"):
         cause = reasoning.causes[0]
         return cause.evidence[0].text, cause.fix
     if verdict == "healthy":
@@ -126,5 +135,6 @@ def _words(verdict: Verdict, reasoning: Reasoning, judgement: Judgement, died: b
         why = next(c.reason for c in reasoning.checks if c.id == EXCEPTION)
         return f"the engine died ({why}), and no check explains it", "see the server's log"
     if judgement.lossy:
-        return f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told", UNEXPLAINED
+        why = f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told"
+        return why, UNEXPLAINED if replayed is None else parted(replayed)
     return judgement.reason, "send more requests to the traced server, and diagnose again"

@@ -106,9 +106,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Proof:
-    """What a replay says of the cause; all None where none was made."""
+    """What a replay says of the cause; all None where none was made.
 
-    reproduces_served: bool | None = None
+    `reproduces_served` is the share of served draft tokens that the reference drafts under the fault.
+    """
+
+    reproduces_served: float | None = None
     served_accept_length: float | None = None
     repaired_accept_length: float | None = None
 

@@ -145,9 +145,10 @@ def test_diagnose_names_skipped_files(tmp_path: Path, capsys: Capture) -> None:
     assert status == {"healthy": 0, "fault": 1, "weak_draft": 1}.get(value["verdict"], 3)
     assert value["run"]["id"] == "run" and value["acceptance"]["accepted"] == 5
     assert "cut.parquet" in err and "cut.parquet" in value["warnings"][0]
-    main(["diagnose", str(path), "--draft", "d"])
-    out, err = capsys.readouterr()
-    assert "cut.parquet" in out and "not part of this release" in err
+    main(["diagnose", str(path)])
+    assert "cut.parquet" in capsys.readouterr().out
+    assert main(["diagnose", str(path), "--draft", "d"]) == 2
+    assert "a replay needs --target too" in capsys.readouterr().err
 
 
 def test_diagnose_of_a_run_without_anything(tmp_path: Path, capsys: Capture) -> None:

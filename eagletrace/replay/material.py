@@ -1,0 +1,186 @@
+"""The draft and target that a replay works with: as their files say, and as the trace says that they were served."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import Tensor
+
+from eagletrace.checkpoint import Checkpoint, Draft, describe, open_checkpoint
+from eagletrace.checkpoint import config as configs
+from eagletrace.checkpoint.names import canonical
+from eagletrace.replay.architecture import Architecture
+from eagletrace.replay.recorded import tensor
+from eagletrace.replay.result import ReplayError
+from eagletrace.store import Run
+
+EMBEDDING = re.compile(r"(?:.*\.)?embed_tokens\.weight")
+HEAD = re.compile(r"(?:.*\.)?lm_head\.weight")
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BIG = 1 << 26  # elements from which on a table keeps the file's type, so that its rows alone are widened
+
+
+def values(checkpoint: Checkpoint, key: str) -> Tensor:
+    """A tensor of a file: floats as float32, tables too large for that as they are stored; quantised ones unscaled."""
+    array = checkpoint.read(key)
+    stored: Any = array.dtype
+    if stored == BFLOAT16:
+        value = torch.from_numpy(array.view(np.uint16).copy() if array.size < BIG else array.view(np.uint16))
+        return widened(value.view(torch.bfloat16))
+    if array.dtype.kind not in "fiub":
+        array = array.astype(np.float32)  # float8
+    return widened(torch.from_numpy(np.array(array)))
+
+
+def first(checkpoint: Checkpoint, pattern: re.Pattern[str]) -> Tensor | None:
+    """The tensor of the shortest name that matches."""
+    found = sorted((key for key in checkpoint if pattern.fullmatch(key)), key=len)
+    return values(checkpoint, found[0]) if found else None
+
+
+def widened(value: Tensor) -> Tensor:
+    """Float32, but for tables too large for it."""
+    return value.float() if value.is_floating_point() and value.numel() < BIG else value
+
+
+@dataclass
+class Material:
+    """Everything known of draft and target.
+
+    `filed` are the tensors of the draft's file and `served` those that the trace and the file together say were
+    served, both by the reference's names; `served` lacks what cannot be known, and `unknown` says why.
+    """
+
+    draft: Draft
+    architecture: Architecture
+    filed: dict[str, Tensor]
+    served: dict[str, Tensor]
+    target_embedding: Tensor
+    target_head: Tensor
+    target_config: dict[str, Any]
+    facts: dict[str, Any]
+    expected: dict[str, Any]
+    fates: dict[str, str]
+    later: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Tensors of the draft that changed while serving, as they were last."""
+    unknown: list[str] = field(default_factory=list[str])
+    differs: list[str] = field(default_factory=list[str])
+
+    @property
+    def vocabulary(self) -> int:
+        """Target vocabulary: rows of the target's embedding."""
+        return self.target_embedding.shape[0]
+
+    def served_map(self) -> Tensor | None:
+        """Draft id -> target id as the engine reads the file's `d2t` (offsets), [Vd]; None if it has none."""
+        d2t = self.filed.get("d2t")
+        return None if d2t is None else d2t.long() + torch.arange(len(d2t))
+
+
+def load(run: Run, draft: Path, target: Path) -> Material:
+    """Read both checkpoints and what the trace says of their loading.
+
+    ReplayError for folders that are no models, and for a draft and a target that do not belong together.
+    """
+    files, targets = open_checkpoint(draft), open_checkpoint(target)
+    described = describe(files)
+    architecture = Architecture.of(described)
+    facts = {key: _json(value) for key, value in run.execute("SELECT key, actual FROM contract")}
+    expected = {key: _json(value) for key, value in run.execute("SELECT key, expected FROM contract")}
+    filed = {name: values(files, key) for name, key in described.names.items() if files.info(key).elements}
+    embedding, head = first(targets, EMBEDDING), first(targets, HEAD)
+    if embedding is None:
+        raise ReplayError(f"--target {target} has no embedding tensor (embed_tokens.weight)")
+    head = embedding if head is None else head
+    if embedding.shape[1] != architecture.hidden_size:
+        raise ReplayError(
+            f"draft and target do not belong together: the draft's hidden size is {architecture.hidden_size}, "
+            f"the target's embedding is {embedding.shape[1]} wide"
+        )
+    material = Material(
+        described, architecture, filed, {}, widened(embedding), widened(head), configs.flat(targets.config), facts,
+        expected, dict(run.execute("SELECT key, fate FROM checkpoint_keys")),
+    )  # fmt: skip
+    _serve(run, files, material)
+    return material
+
+
+def _serve(run: Run, files: Checkpoint, material: Material) -> None:
+    """Fill `served`: each parameter from the tensors that landed in it and from recorded values."""
+    landed: dict[str, list[tuple[int, int, str]]] = {}
+    for key, places in run.execute("SELECT key, landed_in FROM checkpoint_keys"):
+        for place in cast("list[dict[str, Any]]", _json(places) or []):
+            landed.setdefault(place["parameter"], []).append((place["offset"], place["elements"], key))
+    recorded: dict[bool, dict[str, Tensor]] = {False: {}, True: {}}
+    for name, epoch, dtype, shape, data in run.execute(
+        "SELECT name, epoch, dtype, shape, data FROM param_values ORDER BY epoch"
+    ):
+        recorded[epoch > 0][name] = tensor(dtype, shape, data)
+    held = recorded[False]
+    for name, value in recorded[True].items():
+        material.later |= _split(name, value, material.architecture)
+    rows = run.execute("SELECT name, shape, elements_loaded, elements, shared_with FROM params WHERE side = 'draft'")
+    for name, shape, loaded, elements, shared in rows:
+        value = _shared(shared, material)
+        if value is None and name in held:
+            value = held[name].reshape(shape)
+        if value is None and (loaded or 0) >= elements:
+            value = _assembled(files, landed.get(name, []), shape, material)
+        if value is None:
+            material.unknown.append(f"the values of {name} were not recorded (record with EAGLETRACE_LEVEL=tensors)")
+            continue
+        material.served |= _split(name, value, material.architecture)
+
+
+def _shared(shared: str | None, material: Material) -> Tensor | None:
+    if not shared:
+        return None
+    return material.target_head if "head" in shared else material.target_embedding
+
+
+def _assembled(
+    files: Checkpoint, parts: list[tuple[int, int, str]], shape: list[int], material: Material
+) -> Tensor | None:
+    """A parameter put together from the file's tensors; None when the file has others than those that were loaded."""
+    if len(parts) == 1 and parts[0][2] in files:
+        whole = values(files, parts[0][2])
+        if whole.numel() == math.prod(shape):
+            return widened(whole.reshape(shape))
+    flat = torch.empty(math.prod(shape))
+    for offset, elements, key in parts:
+        if key not in files:
+            material.differs.append(f"the server loaded a tensor {key}, and {files.path} has none")
+            return None
+        value = values(files, key).reshape(-1)
+        if value.numel() < elements:
+            material.differs.append(f"{key} has another shape in {files.path} than when it was served")
+            return None
+        flat[offset : offset + elements] = value[:elements].float()
+    return flat.reshape(shape)
+
+
+def _split(name: str, value: Tensor, shape: Architecture) -> dict[str, Tensor]:
+    """An engine's parameter by the reference's names: fused projections come apart."""
+    known = canonical(name)
+    if ".qkv_proj." in known:
+        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        if value.shape[0] != q + 2 * kv:
+            return {}
+        parts = value.split([q, kv, kv])
+        return {known.replace("qkv_proj", f"{p}_proj"): part for p, part in zip("qkv", parts, strict=True)}
+    if ".gate_up_proj." in known:
+        gate, up = value.chunk(2)
+        return {known.replace("gate_up_proj", "gate_proj"): gate, known.replace("gate_up_proj", "up_proj"): up}
+    return {known: value}
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
