@@ -26,7 +26,7 @@ setup: $(VENV)/.ready
 setup-0.5.9: $(VENV_0_5_9)/.ready
 setup-0.5.20: $(VENV_0_5_20)/.ready
 
-$(VENV)/.ready: pyproject.toml requirements/sglang-0.5.23.txt
+$(VENV)/.ready: pyproject.toml requirements/sglang-0.5.23.txt requirements/beside.txt
 	@echo '[1/4] a virtual environment in $(VENV)'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo '[2/4] torch (a few GB: a minute or more)'
@@ -34,6 +34,7 @@ $(VENV)/.ready: pyproject.toml requirements/sglang-0.5.23.txt
 	@echo '[3/4] sglang 0.5.23 and what it needs on a CPU'
 	@$(PIP) install -r requirements/sglang-0.5.23.txt
 	@$(PIP) install --no-deps sglang==0.5.23
+	@$(PIP) install --no-deps -r requirements/beside.txt
 	@echo '[4/4] eagletrace itself'
 	@$(PIP) install -e '.[lab,dev]'
 	@touch $@
@@ -98,6 +99,8 @@ bench: setup .bench-packages/.ready
 	$(RUN) benchmarks.peers
 	$(RUN) benchmarks.instructions
 	$(RUN) benchmarks.diagnose_speed
+	$(RUN) benchmarks.check_speed
+	$(RUN) benchmarks.replay_speed
 	$(RUN) benchmarks.page  # docs/benchmarks.md
 
 docs: setup

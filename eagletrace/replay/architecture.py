@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from eagletrace.checkpoint import Draft
 from eagletrace.checkpoint import config as configs
@@ -13,9 +15,25 @@ DEFAULT_AUX = 3
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, 2024): ranks of the compressed queries and keys, and widths of a head's
+    parts: `nope` without rotation, `rope` with, `value`."""
+
+    q_rank: int
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+@dataclass(frozen=True)
 class Architecture:
-    """A Llama-style EAGLE-3 draft. `norm_before_fc` normalises the concatenated aux states, `fc_norm` each of them,
-    `norm_output` hands the normed state to the next depth (SGLang models/llama_eagle3.py, 0.5.23)."""
+    """An EAGLE-3 draft of one or more decoder layers, with grouped-query attention or, if `latent`, MLA.
+
+    `norm_before_fc` normalises the concatenated aux states, `fc_norm` each of them, `norm_output` hands the normed
+    state to the next depth (SGLang models/llama_eagle3.py and kimi_k25_eagle3.py, 0.5.23); `norm_before_residual` makes
+    the normed hidden state the first layer's residual (speculators 0.9.0; no SGLang to 0.5.23 does that).
+    """
 
     hidden_size: int
     target_hidden_size: int
@@ -29,31 +47,52 @@ class Architecture:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    norm_before_residual: bool = False
+    latent: Latent | None = None
+    attention_scale: float = 0.0
+    """What attention scores are multiplied by."""
 
     @staticmethod
     def of(draft: Draft) -> Architecture:
         """The shape of a described draft; ReplayError for an architecture that the reference does not have."""
         settings, where = draft.settings, draft.checkpoint.path
-        if draft.algorithm != "EAGLE3" or draft.attention != "gqa":
+        if draft.algorithm != "EAGLE3":
             raise ReplayError(
-                f"{where} is a draft of class {draft.architecture} ({draft.algorithm}, {draft.attention} attention); "
-                "the reference has Llama-style EAGLE-3 drafts only"
+                f"{where} is a draft of class {draft.architecture} ({draft.algorithm}); the reference has EAGLE-3 "
+                "drafts only"
             )
         heads = configs.integer(settings, "num_attention_heads")
         if not draft.hidden_size or not heads:
             raise ReplayError(f"{where}/config.json lacks hidden_size or num_attention_heads")
+        latent = _latent(settings) if draft.attention == "mla" else None
         head_dim = configs.integer(settings, "head_dim") or draft.hidden_size // heads
+        if latent is not None:
+            head_dim = latent.nope + latent.rope
+        rope = Rope.of(settings, latent.rope, interleaved=True) if latent else Rope.of(settings, head_dim)
         return Architecture(
             hidden_size=draft.hidden_size,
             target_hidden_size=draft.target_hidden_size or draft.hidden_size,
             heads=heads,
-            kv_heads=configs.integer(settings, "num_key_value_heads") or heads,
+            kv_heads=heads if latent else configs.integer(settings, "num_key_value_heads") or heads,
             head_dim=head_dim,
             layers=draft.layers,
             norm_eps=configs.number(settings, "rms_norm_eps", 1e-6),
             aux_count=draft.aux_count or DEFAULT_AUX,
-            rope=Rope.of(settings, head_dim),
+            rope=rope,
             norm_before_fc=bool(draft.norms.before_fc),
             fc_norm=bool(draft.norms.each_aux),
             norm_output=bool(draft.norms.output),
+            norm_before_residual=bool(draft.norms.before_residual),
+            latent=latent,
+            attention_scale=head_dim**-0.5 * (rope.score_factor() if latent else 1.0),
         )
+
+
+def _latent(settings: Mapping[str, Any]) -> Latent:
+    """The ranks of an MLA draft; ReplayError names the one that is missing."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = [configs.integer(settings, name) for name in names]
+    missing = [name for name, size in zip(names, sizes, strict=True) if not size]
+    if missing:
+        raise ReplayError(f"the draft has multi-head latent attention, and its config.json lacks {', '.join(missing)}")
+    return Latent(*(size or 0 for size in sizes))

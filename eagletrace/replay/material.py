@@ -17,6 +17,7 @@ from torch import Tensor
 from eagletrace.checkpoint import Checkpoint, Draft, describe, open_checkpoint
 from eagletrace.checkpoint import config as configs
 from eagletrace.checkpoint.names import canonical
+from eagletrace.instrumentations.tensor_stats import checksum
 from eagletrace.replay.architecture import Architecture
 from eagletrace.replay.recorded import tensor
 from eagletrace.replay.result import ReplayError
@@ -25,6 +26,7 @@ from eagletrace.store import Run
 EMBEDDING = re.compile(r"(?:.*\.)?embed_tokens\.weight")
 HEAD = re.compile(r"(?:.*\.)?lm_head\.weight")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+SMALL = 1 << 22  # elements up to which checksums are compared
 BIG = 1 << 26  # elements from which on a table keeps the file's type, so that its rows alone are widened
 
 
@@ -109,8 +111,36 @@ def load(run: Run, draft: Path, target: Path) -> Material:
         described, architecture, filed, {}, widened(embedding), widened(head), configs.flat(targets.config), facts,
         expected, dict(run.execute("SELECT key, fate FROM checkpoint_keys")),
     )  # fmt: skip
+    _belongs(run, files, targets, material)
     _serve(run, files, material)
     return material
+
+
+def _belongs(run: Run, files: Checkpoint, targets: Checkpoint, material: Material) -> None:
+    """Compare the files with the checksums of what was served; ReplayError if they are of another draft or target.
+
+    Large tensors are left out: a checksum of the whole file would take longer than the replay.
+    """
+    loaded = dict(run.execute("SELECT key, checksum FROM checkpoint_keys WHERE checksum IS NOT NULL"))
+    small = [key for key in files if key in loaded and files.info(key).elements <= SMALL]
+    other = [key for key in small if checksum(values(files, key)) != loaded[key]]
+    if other and len(other) > len(small) // 2:
+        raise ReplayError(
+            f"{files.path} is not the draft that was served: {len(other)} of {len(small)} tensors compared have other "
+            f"values ({', '.join(other[:3])} ...); give the folder that the server was started with"
+        )
+    material.differs += [f"{key} in {files.path} has other values than the tensor that was served" for key in other]
+    name, table = "embed_tokens.weight", material.target_embedding
+    rows = run.execute(
+        "SELECT checksum, shape FROM all_ranks.params WHERE side = 'target' AND name LIKE ? AND checksum IS NOT NULL",
+        [f"%{name}"],
+    )
+    comparable = table.numel() <= SMALL and list(table.shape) in [shape for _, shape in rows]
+    if comparable and checksum(table) not in {served for served, _ in rows}:
+        raise ReplayError(
+            f"{targets.path} is not the target that was served: its embeddings have other values; give the folder that "
+            "the server was started with"
+        )
 
 
 def _serve(run: Run, files: Checkpoint, material: Material) -> None:
@@ -179,6 +209,12 @@ def _split(name: str, value: Tensor, shape: Architecture) -> dict[str, Tensor]:
     if ".gate_up_proj." in known:
         gate, up = value.chunk(2)
         return {known.replace("gate_up_proj", "gate_proj"): gate, known.replace("gate_up_proj", "up_proj"): up}
+    if ".fused_qkv_a_proj_with_mqa." in known and shape.latent is not None:
+        q, kv = value.split([shape.latent.q_rank, shape.latent.kv_rank + shape.latent.rope])
+        return {
+            known.replace("fused_qkv_a_proj_with_mqa", "q_a_proj"): q,
+            known.replace("fused_qkv_a_proj_with_mqa", "kv_a_proj_with_mqa"): kv,
+        }
     return {known: value}
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eagletrace.replay.architecture import Latent
 from eagletrace.replay.recipe import CAPTURED, Recipe, to_target
 from eagletrace.replay.recorded import Sequence
 from eagletrace.replay.result import ReplayError
@@ -60,12 +61,16 @@ class Reference:
     def _needed(self) -> Iterator[str]:
         if self.recipe.apply_fc:
             yield "fc.weight"
+        attention = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") if self.shape.latent else (
+            "q_proj", "k_proj", "v_proj")  # fmt: skip
+        modules = [
+            *(f"self_attn.{name}" for name in (*attention, "o_proj")),
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+        ]
         for layer in range(self.shape.layers):
-            for module in ("input_layernorm", "hidden_norm", "post_attention_layernorm", "self_attn.q_proj",
-                           "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
-                           "mlp.down_proj"):  # fmt: skip
-                if layer == 0 or module != "input_layernorm":
-                    yield f"layers.{layer}.{module}.weight"
+            yield from (f"layers.{layer}.{module}.weight" for module in modules)
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
@@ -126,7 +131,8 @@ class Reference:
         embeds, hidden, cache = self.embed(tokens), fused, list[tuple[Tensor, Tensor]]()
         rows = torch.arange(n)
         for layer in range(self.shape.layers):
-            query, key, value = self._project(layer, embeds, hidden, positions)
+            hidden, states = self._enter(layer, embeds, hidden)
+            query, key, value = self._project(layer, states, positions)
             for edit in self.recipe.edits:
                 key, value = edit.cache(sequence, key, value)
             cache.append((key, value))
@@ -187,7 +193,8 @@ class Reference:
             positions = (anchors + depth - 1 + recipe.step_shift + recipe.position_shift)[:, None].expand(-1, topk)
             embeds, state = self.embed(tree.frontier_tokens), hidden
             for layer in range(self.shape.layers):
-                query, key, value = self._project(layer, embeds, state, positions)
+                state, states_in = self._enter(layer, embeds, state)
+                query, key, value = self._project(layer, states_in, positions)
                 paths[layer].append((key, value))
                 mixed = self._attend_paths(query, extended.cache[layer], mask, paths[layer])
                 state = self._rest(layer, state, mixed)
@@ -218,20 +225,50 @@ class Reference:
         weight = self.recipe.tensors.get(f"{name}.weight")
         return normed if weight is None else normed * weight
 
+    @property
+    def _scale(self) -> float:
+        return self.shape.attention_scale or self.shape.head_dim**-0.5
+
     def _linear(self, layer: int, module: str, states: Tensor) -> Tensor:
         tensors, name = self.recipe.tensors, f"layers.{layer}.{module}"
         return F.linear(states, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
 
-    def _project(self, layer: int, embeds: Tensor, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _enter(self, layer: int, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual, and what attention is given: [..., 2 H] in the first layer, [..., H] in later ones."""
+        states = self._norm(hidden, f"layers.{layer}.hidden_norm")
+        if layer:
+            return hidden, states
+        residual = states if self.shape.norm_before_residual else hidden
+        return residual, torch.cat([self._norm(embeds, "layers.0.input_layernorm"), states], -1)
+
+    def _project(self, layer: int, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [..., h, e] and keys [..., g, e], and values [..., g, e]."""
         shape = self.shape
-        states = self._norm(hidden, f"layers.{layer}.hidden_norm")
-        if layer == 0:
-            states = torch.cat([self._norm(embeds, "layers.0.input_layernorm"), states], -1)
+        if shape.latent is not None:
+            return self._project_latent(layer, states, positions, shape.latent)
         query = self._linear(layer, "self_attn.q_proj", states).unflatten(-1, (shape.heads, shape.head_dim))
         key = self._linear(layer, "self_attn.k_proj", states).unflatten(-1, (shape.kv_heads, shape.head_dim))
         value = self._linear(layer, "self_attn.v_proj", states).unflatten(-1, (shape.kv_heads, shape.head_dim))
         return shape.rope.rotate(query, positions), shape.rope.rotate(key, positions), value
+
+    def _project_latent(
+        self, layer: int, states: Tensor, positions: Tensor, latent: Latent
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """MLA, its keys and values written out: each head's key is its own part and one rotated part for all heads."""
+        heads, rope = self.shape.heads, self.shape.rope
+        compressed = self._norm(
+            self._linear(layer, "self_attn.q_a_proj", states), f"layers.{layer}.self_attn.q_a_layernorm"
+        )
+        query = self._linear(layer, "self_attn.q_b_proj", compressed).unflatten(-1, (heads, latent.nope + latent.rope))
+        plain, turned = query.split([latent.nope, latent.rope], -1)
+        query = torch.cat([plain, rope.rotate(turned, positions)], -1)
+        down = self._linear(layer, "self_attn.kv_a_proj_with_mqa", states)
+        compressed, shared = down.split([latent.kv_rank, latent.rope], -1)
+        compressed = self._norm(compressed, f"layers.{layer}.self_attn.kv_a_layernorm")
+        up = self._linear(layer, "self_attn.kv_b_proj", compressed).unflatten(-1, (heads, latent.nope + latent.value))
+        plain, value = up.split([latent.nope, latent.value], -1)
+        shared = rope.rotate(shared.unsqueeze(-2), positions).expand(*plain.shape[:-1], latent.rope)
+        return query, torch.cat([plain, shared], -1), value
 
     def _rest(self, layer: int, hidden: Tensor, mixed: Tensor) -> Tensor:
         """Output projection, residual and feed-forward block."""
@@ -244,7 +281,7 @@ class Reference:
         """Queries [m, h, e] over cached rows [n, g, e]; [m, h * e]."""
         mixed = F.scaled_dot_product_attention(
             query.transpose(0, 1)[None], key.transpose(0, 1)[None], value.transpose(0, 1)[None], mask[None, None],
-            enable_gqa=True,
+            enable_gqa=True, scale=self._scale,
         )  # fmt: skip
         return mixed[0].transpose(0, 1).flatten(1)
 
@@ -259,7 +296,7 @@ class Reference:
         own_keys = torch.stack([key for key, _ in path], 2)  # [A, K, steps, g, e]
         own_values = torch.stack([value for _, value in path], 2)
         own = torch.einsum("akgre,aksge->akgrs", grouped, own_keys)
-        weights = (torch.cat([scores, own], -1) * shape.head_dim**-0.5).softmax(-1)
+        weights = (torch.cat([scores, own], -1) * self._scale).softmax(-1)
         n = keys.shape[0]
         mixed = torch.einsum("akgrn,nge->akgre", weights[..., :n], values)
         mixed = mixed + torch.einsum("akgrs,aksge->akgre", weights[..., n:], own_values)

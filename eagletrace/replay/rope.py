@@ -32,15 +32,15 @@ class Rope:
     max_positions: int = 2048
 
     @staticmethod
-    def of(settings: Mapping[str, Any], head_dim: int) -> Rope:
-        """The rotary embedding that a draft's settings ask for."""
+    def of(settings: Mapping[str, Any], head_dim: int, *, interleaved: bool = False) -> Rope:
+        """The rotary embedding that a draft's settings ask for; MLA rotates neighbours, whatever they say."""
         found = configs.rope(settings)
         share = configs.number(settings, "partial_rotary_factor", float(found.scaling.get("partial_rotary_factor", 1)))
         numbers = tuple(sorted((k, v) for k, v in found.scaling.items() if isinstance(v, int | float | list)))
         return Rope(
             int(head_dim * share), found.theta, found.type,
             tuple((k, tuple(cast("list[float]", v)) if isinstance(v, list) else v) for k, v in numbers),
-            interleaved=not settings.get("rope_is_neox_style", True),
+            interleaved=interleaved or not settings.get("rope_is_neox_style", True),
             max_positions=configs.integer(settings, "max_position_embeddings") or 2048,
         )  # fmt: skip
 
@@ -73,18 +73,24 @@ class Rope:
             return plain / torch.tensor(numbers["short_factor"], dtype=torch.float32)
         return plain
 
+    def score_factor(self) -> float:
+        """What MLA multiplies its attention scores by under YaRN (DeepSeek-V2's `mscale_all_dim`, squared)."""
+        numbers = dict(self.scaling)
+        if self.kind not in ("yarn", "deepseek_yarn") or not numbers.get("mscale_all_dim"):
+            return 1.0
+        return _mscale(float(numbers.get("factor") or 1.0), float(numbers["mscale_all_dim"])) ** 2
+
     def _attention_factor(self) -> float:
         """What cosine and sine are multiplied by: 1 but for YaRN (Peng et al. 2023, eq. 22)."""
         numbers = dict(self.scaling)
         factor = float(numbers.get("factor") or 1.0)
-        if self.kind == "yarn":
-            given = numbers.get("attention_factor")
-            return float(given) if given else 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-        if self.kind == "deepseek_yarn":
-            return _mscale(factor, float(numbers.get("mscale") or 1)) / _mscale(
-                factor, float(numbers.get("mscale_all_dim") or 0)
-            )
-        return 1.0
+        if self.kind not in ("yarn", "deepseek_yarn"):
+            return 1.0
+        if numbers.get("attention_factor"):
+            return float(numbers["attention_factor"])
+        if numbers.get("mscale") and numbers.get("mscale_all_dim"):
+            return _mscale(factor, float(numbers["mscale"])) / _mscale(factor, float(numbers["mscale_all_dim"]))
+        return _mscale(factor, 1.0)
 
     def _yarn(self, plain: Tensor, factor: float, numbers: Mapping[str, Any]) -> Tensor:
         original = float(numbers.get("original_max_position_embeddings") or self.max_positions)

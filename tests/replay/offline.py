@@ -51,14 +51,15 @@ def texts(count: int = 4) -> tuple[tuple[torch.Tensor, int, dict[int, torch.Tens
     return tuple(found)
 
 
-def material(variant: str = "default", **facts: Any) -> Material:
+def material(variant: str = "default", facts: dict[str, Any] | None = None) -> Material:
     """Draft and target as their files say, served as they are."""
     files, target = (open_checkpoint(shipped_pair() / part) for part in (f"drafts/{variant}", "target"))
     draft = describe(files)
     filed = {name: values(files, key) for name, key in draft.names.items()}
     embedding, head = first(target, EMBEDDING), first(target, HEAD)
     assert embedding is not None and head is not None
-    known = {"aux.layers_captured": list(LAYERS), "hot_token_id": {"length": 384}, "forward.fc_applied": True, **facts}
+    known = {"aux.layers_captured": list(LAYERS), "hot_token_id": {"length": 384}, "forward.fc_applied": True}
+    known |= facts or {}
     return Material(
         draft, Architecture.of(draft), filed, {k: v for k, v in filed.items() if k not in ("d2t", "t2d")}, embedding,
         head, configs.flat(target.config), known, {"aux.layers_captured": list(LAYERS)},

@@ -1,4 +1,4 @@
-"""The reference drafts what independent implementations of the same draft do: the lab's trainer, speculators, SGLang."""
+"""The reference drafts what independent implementations of a draft do: the lab's trainer, speculators, SGLang."""
 # The packages compared with are typed in part:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
@@ -107,7 +107,7 @@ def test_states_of_the_wrong_width_are_refused_by_name(recording: Recording, rec
 
 
 def test_a_missing_tensor_is_named(recipe: Recipe) -> None:
-    with pytest.raises(ReplayError, match="no tensor layers.0.mlp.up_proj.weight"):
+    with pytest.raises(ReplayError, match=r"no tensor layers\.0\.mlp\.up_proj\.weight"):
         Reference(recipe.without("layers.0.mlp.up_proj.weight"))
 
 

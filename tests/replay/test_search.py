@@ -97,7 +97,7 @@ def test_what_the_files_have_wrong_is_repaired() -> None:
 
 
 def test_captured_layers_other_than_those_asked_for_are_a_departure() -> None:
-    material = offline.material(**{"aux.layers_captured": [5, 9, 12]})
+    material = offline.material(facts={"aux.layers_captured": [5, 9, 12]})
     recording = offline.empty(layers=(5, 9, 12))
     as_captured = replace(intended(material, recording), layers=())
     found = searched(material, offline.served(recording, as_captured))
@@ -130,7 +130,7 @@ def test_a_rotated_target_is_turned_back() -> None:
 
 
 def test_a_draft_that_is_weak_is_left_with_no_change_that_helps() -> None:
-    material = offline.material("undertrained")
+    material = offline.material("few_steps")
     recording = offline.empty()
     found = searched(material, offline.served(recording, intended(material, recording)))
     assert causes(found) == [] and found.served.fidelity == 1.0

@@ -25,7 +25,7 @@ MANY = 0.9  # of the rounds past a limit, how many must draft the one constant t
 def hidden(material: Material, recording: Recording, recipe: Recipe) -> list[Change]:
     """Changes that may explain served tokens; each is tried on top of what the trace shows."""
     return [
-        *_recurrence(),
+        *_recurrence(recipe),
         *_slots(recording, recipe),
         *_inputs(recording, recipe),
         *_positions(recording),
@@ -38,13 +38,18 @@ def hidden(material: Material, recording: Recording, recipe: Recipe) -> list[Cha
     ]
 
 
-def _recurrence() -> list[Change]:
+def _recurrence(recipe: Recipe) -> list[Change]:
     fed: dict[Recurrent, str] = {
         "normed": "depth 2 and deeper are fed the state after the final norm (or before it, where norm_output is set)",
         "repeated": "depth 2 and deeper are fed the extend's state again at every step",
         "fused": "depth 2 and deeper are fed the fused target states again",
     }
-    return [_recurrent(kind, text) for kind, text in fed.items()]
+    changes = [_recurrent(kind, text) for kind, text in fed.items()]
+    if recipe.architecture.norm_before_residual:
+        text = "the first layer's residual is the hidden state before its norm (norm_before_residual is not read)"
+        shape = replace(recipe.architecture, norm_before_residual=False)
+        changes.append(Change("recurrence.hidden", text, lambda r: replace(r, architecture=shape), "residual"))
+    return changes
 
 
 def _slots(recording: Recording, recipe: Recipe) -> list[Change]:

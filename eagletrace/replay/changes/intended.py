@@ -21,6 +21,10 @@ def intended(material: Material, recording: Recording) -> Recipe:
     for name, value in material.served.items():
         if name not in tensors and name not in APART:
             tensors[name] = value
+    for layer in range(1, material.architecture.layers):  # speculators calls the norm of later layers input_layernorm
+        own, other = (f"layers.{layer}.{name}.weight" for name in ("hidden_norm", "input_layernorm"))
+        if own not in material.filed and other in material.filed:
+            tensors[own] = material.filed[other]
     head = material.filed.get("lm_head.weight")
     if head is None:
         head = material.served.get("lm_head.weight", material.target_head)

@@ -1,0 +1,51 @@
+"""`replay`, and `diagnose` with a draft and a target: what a user can give wrongly, and what is said then."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from eagletrace.cli.main import main
+
+DEMO = Path("eagletrace/data/demo-run")
+PAIR = Path("eagletrace/lab/pair/data/llama")
+GOOD = ["--draft", str(PAIR / "drafts" / "default"), "--target", str(PAIR / "target")]
+Capture = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="a replay needs torch")
+
+
+def test_a_run_without_states_says_what_to_record(capsys: Capture) -> None:
+    assert main(["replay", str(DEMO), *GOOD]) == 3
+    err = capsys.readouterr().err
+    assert "no hidden states to replay" in err and "EAGLETRACE_LEVEL=tensors" in err and "Traceback" not in err
+
+
+def test_diagnose_goes_on_without_states(capsys: Capture) -> None:
+    assert main(["diagnose", str(DEMO), *GOOD, "--json"]) == 1
+    out, err = capsys.readouterr()
+    value = json.loads(out)
+    assert value["causes"][0]["id"] == "aux.not_captured"
+    assert value["causes"][0]["proof"]["repaired_accept_length"] is None
+    assert "no proof by replay" in err and any("EAGLETRACE_LEVEL=tensors" in w for w in value["warnings"])
+
+
+@pytest.mark.parametrize("command", ["replay", "diagnose"])
+def test_one_of_the_two_folders_alone_is_refused(command: str, capsys: Capture) -> None:
+    assert main([command, str(DEMO), "--draft", "d"]) == 2
+    assert "--target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["0", "-3", "many"])
+def test_positions_are_a_number_from_one(count: str, capsys: Capture) -> None:
+    assert main(["replay", str(DEMO), *GOOD, "--positions", count]) == 2
+    assert "--positions" in capsys.readouterr().err
+
+
+def test_without_torch_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "eagletrace.replay.engine", None)
+    assert main(["replay", str(DEMO), *GOOD]) == 2
+    assert "a replay needs torch: pip install" in capsys.readouterr().err
