@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,8 @@ class LoadOptions:
     """What is sent: greedy requests, `concurrency` at once, until about `rounds` verify rounds are done.
 
     `max_new_tokens` is one limit, or several that requests take in turn; `stop` are stop strings.
-    With `prompts` given, each is sent once and `rounds` is not looked at.
+    With `prompts` given, each is sent once and `rounds` is not looked at. `midway` is called once, between
+    two waves, when half of the rounds (or of the prompts) are done; at least one wave follows it.
     """
 
     rounds: int = 400
@@ -27,6 +28,7 @@ class LoadOptions:
     ignore_eos: bool = True
     temperature: float = 0.0
     prompts: Sequence[str] | None = None
+    midway: Callable[[LabServer], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,12 @@ def send_load(server: LabServer, options: LoadOptions, prompts: Sequence[str]) -
     """
     result = LoadResult([])
     planned = list(options.prompts) if options.prompts is not None else list(prompts)
-    sent = 0
+    sent, midway = 0, options.midway
     with ThreadPoolExecutor(options.concurrency) as pool:
-        while not result.engine_died and not _enough(result, options, sent, len(planned)):
+        while not result.engine_died and (midway or not _enough(result, options, sent, len(planned))):
+            if midway and _enough(result, options, 2 * sent, len(planned), share=0.5):
+                midway(server)
+                midway = None
             numbers = range(sent, sent + options.concurrency)
             if options.prompts is not None:
                 numbers = range(sent, min(sent + options.concurrency, len(planned)))
@@ -90,11 +95,11 @@ def send_load(server: LabServer, options: LoadOptions, prompts: Sequence[str]) -
     return result
 
 
-def _enough(result: LoadResult, options: LoadOptions, sent: int, planned: int) -> bool:
+def _enough(result: LoadResult, options: LoadOptions, sent: int, planned: int, share: float = 1.0) -> bool:
     if options.prompts is not None:
         return sent >= planned
     # An engine that reports no rounds would never get there: one wave per round wanted is plenty.
-    return sum(answer.rounds for answer in result.answers) >= options.rounds or sent >= 8 * options.rounds
+    return sum(answer.rounds for answer in result.answers) >= share * options.rounds or (sent >= 8 * options.rounds)
 
 
 def _body(prompt: str, number: int, options: LoadOptions) -> dict[str, Any]:

@@ -10,18 +10,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eagletrace.lab.faults import CASES, HEALTHY, Case, case
+from eagletrace.lab.faults import CASES, HEALTHY, Case, case, draft_folder, variant_beside
 from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.options import ServeOptions
+from eagletrace.lab.pair import shipped_pair
 from eagletrace.lab.run import LabResult, lab_run
 
 SCHEMA_VERSION = 1
+ALL_LAYERS = {"EAGLETRACE_AUX_LAYERS": "all"}
+PROOF_FIDELITY, PROOF_REGAINED = 0.98, 0.95
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class MatrixCase:
-    """One row of the matrix; `right` judges the diagnosis, accept lengths are the engine's own.
+    """One row of the matrix; `right` judges the diagnosis, accept lengths are the engine's own, and fidelity and the
+    regained accept length are those of the first cause's proof.
 
     `accept_length` is None when the server died before it answered anything.
     """
@@ -71,7 +75,10 @@ class Diagnosis:
 
 
 def healthy_name(entry: Case) -> str:
-    """The control that a case's accept length is compared with: the healthy pair on the same engine and worker."""
+    """The control that a case's accept length is compared with: the healthy pair on the same engine and worker, or
+    the control that the case names because it has the same flags and load."""
+    if entry.base is not None:
+        return entry.base
     if entry.engine == case(HEALTHY).engine:
         return HEALTHY
     name = f"{HEALTHY}-{entry.engine}"
@@ -81,9 +88,11 @@ def healthy_name(entry: Case) -> str:
 def run_matrix(options: ServeOptions, load: LoadOptions, only: Sequence[str], progress: Progress) -> list[MatrixCase]:
     """Run the named cases (all when none is named), each with its healthy control first.
 
+    Servers record level `tensors`, with the states of all layers of the target, unless `options` says otherwise.
     UnknownNameError for a name that is not in the catalogue. The controls needed for comparison are
     served once, and appear in the result only if they were asked for.
     """
+    options = replace(options, level=options.level or "tensors", extra_env={**ALL_LAYERS, **options.extra_env})
     wanted = [case(name) for name in only] or list(CASES.values())
     healthy: dict[str, LabResult] = {}
     rows: list[MatrixCase] = []
@@ -93,7 +102,7 @@ def run_matrix(options: ServeOptions, load: LoadOptions, only: Sequence[str], pr
             progress(f"     {base}: serving for comparison")
             healthy[base] = lab_run(replace(options, fault=base), load)
         served = healthy[base] if entry.name == base else lab_run(replace(options, fault=entry.name), load)
-        row = judge(entry, served, healthy[base])
+        row = judge(entry, served, healthy[base], proof_draft(entry, served, options))
         rows.append(row)
         progress(f"{number:2}/{len(wanted)} {summary(row)}")
         if served.run is None:
@@ -101,9 +110,22 @@ def run_matrix(options: ServeOptions, load: LoadOptions, only: Sequence[str], pr
     return rows
 
 
-def judge(entry: Case, served: LabResult, healthy: LabResult) -> MatrixCase:
-    """Diagnose one run and compare: a fault's first cause must be an expected one, a control must have none."""
-    found = diagnose(served.run) if served.run is not None else Diagnosis({}, 2)
+def proof_draft(entry: Case, served: LabResult, options: ServeOptions) -> Path:
+    """The draft that `diagnose` is given: the one served, or the trainer's own where the case needs it."""
+    if entry.proof_draft is None:
+        return served.draft
+    if options.draft is not None:
+        return variant_beside(options.draft, entry.proof_draft)
+    return draft_folder(options.pair_dir or shipped_pair(), entry.proof_draft)
+
+
+def judge(entry: Case, served: LabResult, healthy: LabResult, draft: Path | None = None) -> MatrixCase:
+    """Diagnose one run and compare: a fault's first cause must be an expected one, a control must have none.
+
+    `draft` is given to the diagnosis; by default the one that was served.
+    """
+    models = (draft or served.draft, served.target)
+    found = diagnose(served.run, *models) if served.run is not None else Diagnosis({}, 2)
     if entry.kind == "fault":
         right = found.exit_code == 1 and found.causes[:1] != [] and found.causes[0] in entry.expected
     else:
@@ -123,9 +145,10 @@ def judge(entry: Case, served: LabResult, healthy: LabResult) -> MatrixCase:
     )
 
 
-def diagnose(run: Path) -> Diagnosis:
+def diagnose(run: Path, draft: Path, target: Path) -> Diagnosis:
     """Diagnose in a process of its own, as a user would; what it cannot read gives verdict `error`."""
-    command = [sys.executable, "-m", "eagletrace.cli", "diagnose", str(run), "--json"]
+    command = [sys.executable, "-m", "eagletrace.cli", "diagnose", str(run)]
+    command += ["--draft", str(draft), "--target", str(target), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         return Diagnosis(dict(json.loads(done.stdout)), done.returncode)
@@ -144,16 +167,39 @@ def summary(row: MatrixCase) -> str:
 def markdown(rows: Iterable[MatrixCase]) -> str:
     """The matrix as a Markdown table, for the docs."""
     lines = [
-        "| case | kind | accept length | healthy | verdict | first cause | expected | right |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| case | kind | accept length | healthy | regained | fidelity | verdict | first cause | expected | right |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
+    rows = list(rows)
     for row in rows:
         cells = (
-            f"`{row.name}`", row.kind, _served(row), _number(row.healthy_accept_length), row.verdict,
+            f"`{row.name}`", row.kind, _served(row), _number(row.healthy_accept_length),
+            _number(row.regained_accept_length), _number(row.fidelity, 3), row.verdict,
             _code(row.found[:1]), _code(row.expected), "yes" if row.right else "**no**",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", totals(rows)]) + "\n"
+
+
+def totals(rows: Sequence[MatrixCase]) -> str:
+    """One line of counts: what was named, what was proved, what stayed open."""
+    faults, controls = ([row for row in rows if row.kind == kind] for kind in ("fault", "control"))
+    quiet = sum(row.verdict == "healthy" and not row.found for row in controls)
+    return (
+        f"{sum(row.right for row in faults)} of {len(faults)} faults named first by an expected cause "
+        f"({sum(proved(row) for row in faults)} with a proof), {quiet} of {len(controls)} controls without a cause; "
+        f"{sum(row.verdict == 'inconclusive' for row in rows)} inconclusive, "
+        f"{sum(row.verdict == 'error' for row in rows)} not diagnosed."
+    )
+
+
+def proved(row: MatrixCase) -> bool:
+    """Whether the first cause's proof reproduces what was served and regains what the healthy pair reaches."""
+    numbers = (row.fidelity, row.regained_accept_length, row.healthy_accept_length)
+    if any(number is None for number in numbers):
+        return False
+    fidelity, regained, healthy = (number or 0.0 for number in numbers)
+    return fidelity >= PROOF_FIDELITY and regained >= PROOF_REGAINED * healthy
 
 
 def page(rows: Iterable[MatrixCase], pair: str) -> str:
@@ -163,10 +209,13 @@ def page(rows: Iterable[MatrixCase], pair: str) -> str:
     right = sum(row.right for row in known)
     return (
         "# Faults and controls on the real engine\n\n"
-        f"{right} of {len(known)} cases are right. Each is served by SGLang on the CPU with {pair}, traced, and "
-        "diagnosed from the run alone, which\ndoes not know its name. `accept length` is the engine's own figure "
-        "(completion tokens / verify rounds), `healthy` that of\nthe same engine without the change. A fault must be "
-        "named first, by an id of `expected`; a control must be healthy.\n\n"
+        f"{right} of {len(known)} cases are right. Each is served by SGLang on the CPU with {pair}, traced, and\n"
+        "diagnosed from the run and the two checkpoints, which do not know its name. `accept length` is the engine's\n"
+        "own figure (completion tokens / verify rounds), `healthy` that of the same engine without the change. A\n"
+        "fault must be named first, by an id of `expected`; a control must be healthy. `fidelity` is the share of\n"
+        "served draft tokens that a replay under the first cause reproduces, `regained` the accept length of the\n"
+        f"replay without it; a proof has {PROOF_FIDELITY} or more of the first, and {PROOF_REGAINED} of the healthy\n"
+        "accept length or more.\n\n"
         f"{markdown(known)}"
     )
 
@@ -181,8 +230,8 @@ def _served(row: MatrixCase) -> str:
     return (f"{length}, died" if row.accept_length else "died") if row.engine_died else length
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _code(ids: Sequence[str]) -> str:

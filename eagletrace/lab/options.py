@@ -11,7 +11,8 @@ from typing import Literal
 
 from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.lab.engines import Engine, engine
-from eagletrace.lab.faults import HEALTHY, Case, case, draft_folder, prepare, variant_beside
+from eagletrace.lab.faults import HEALTHY, Case, Prepared, case, draft_folder, prepare, variant_beside
+from eagletrace.lab.runtime import environment
 
 PAIRS = ("llama",)
 DEFAULT_DIR = Path("eagletrace-runs")
@@ -65,6 +66,7 @@ class Serving:
     draft: Path
     target: Path
     dir: Path
+    update: Path | None = None
 
 
 def chosen_case(options: ServeOptions) -> Case:
@@ -93,17 +95,17 @@ def _pair_dir(options: ServeOptions) -> Path:
     return shipped_pair()
 
 
-def _models(options: ServeOptions, chosen: Case, runs: Path) -> tuple[Path, Path]:
-    """The (draft, target) folders: those of a case, written under neutral names, or the user's own as they are."""
+def _models(options: ServeOptions, chosen: Case, runs: Path) -> Prepared:
+    """The folders: those of a case, written under neutral names, or the user's own as they are."""
     target = options.target or _pair_dir(options) / "target"
     draft = options.draft or draft_folder(_pair_dir(options), chosen.variant)
     for folder in (draft, target):
         if not (folder / "config.json").is_file():
             raise EagletraceError(f"{folder} is no model folder: it has no config.json")
     if options.draft is not None and options.fault is None:
-        return draft.resolve(), target.resolve()
+        return Prepared(draft.resolve(), target.resolve())
     prepared = prepare(chosen, variant_beside(draft, chosen.variant), target, runs / MODELS)
-    return prepared.draft.resolve(), prepared.target.resolve()
+    return replace(prepared, draft=prepared.draft.resolve(), target=prepared.target.resolve())
 
 
 def _tracing(options: ServeOptions, runs: Path) -> dict[str, str]:
@@ -140,14 +142,14 @@ def serving(options: ServeOptions) -> Serving:
     if options.topk > 1 and spec.version == "0.5.9" and chosen.worker == "v2":
         raise EagletraceError("SGLang 0.5.9's v2 worker drafts chains only; use --worker v1 or --topk 1")
     runs = _writable((options.dir or Path(os.environ.get("EAGLETRACE_DIR") or DEFAULT_DIR)).resolve())
-    draft, target = _models(options, chosen, runs)
+    models = _models(options, chosen, runs)
     flags: dict[str, str | int | float | bool | None] = {
         **spec.flags,
-        "model-path": str(target),
+        "model-path": str(models.target),
         "served-model-name": "lab",
         "random-seed": options.seed,
         "speculative-algorithm": "EAGLE3",
-        "speculative-draft-model-path": str(draft),
+        "speculative-draft-model-path": str(models.draft),
         "speculative-num-steps": options.steps,
         "speculative-eagle-topk": options.topk,
         "speculative-num-draft-tokens": options.draft_tokens or _draft_tokens(options),
@@ -160,7 +162,12 @@ def serving(options: ServeOptions) -> Serving:
         **spec.environment(chosen.worker), **_ranks(options), **_tracing(options, runs), **chosen.env,
         **options.extra_env,
     }  # fmt: skip
-    return Serving(case=chosen, engine=spec, flags=flags, env=env, draft=draft, target=target, dir=runs)
+    if chosen.runtime is not None:
+        env |= environment(chosen.runtime, env["PYTHONPATH"])
+    return Serving(
+        case=chosen, engine=spec, flags=flags, env=env, draft=models.draft, target=models.target, dir=runs,
+        update=models.update,
+    )  # fmt: skip
 
 
 def _ranks(options: ServeOptions) -> dict[str, str]:

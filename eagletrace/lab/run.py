@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eagletrace.errors import EagletraceError
 from eagletrace.lab.load import Answer, LoadOptions, LoadResult, accept_length, send_load
 from eagletrace.lab.options import ServeOptions, Serving, serving
 from eagletrace.lab.server import LabServer, ServerFailedError
@@ -15,6 +17,8 @@ from eagletrace.lab.server import LabServer, ServerFailedError
 SCHEMA_VERSION = 1
 PROMPTS = 64
 """Different prompts of a run; sent again from the start when more rounds are wanted."""
+HEADS, HEAD_TEXTS = 2, 3
+"""With shared prefixes: so many different ones, of so many prompts each."""
 FLUSH_S = 1.5
 """How long a recorder may take to write its last rows (one flush interval, and a margin)."""
 
@@ -52,8 +56,9 @@ def lab_run(options: ServeOptions | None = None, load: LoadOptions | None = None
     """
     options, load = options or ServeOptions(), load or LoadOptions()
     plan = serving(options)
+    load = load_of(plan, load)
     before = _runs(plan.dir)
-    outcome = _serve_and_load(plan, load, _prompts(options, load))
+    outcome = _serve_and_load(plan, load, prompts_of(plan, load, options.seed))
     return LabResult(
         run=_newest(_runs(plan.dir) - before) if options.tracing != "off" else None,
         accept_length=accept_length(outcome.answers),
@@ -82,12 +87,36 @@ def _serve_and_load(plan: Serving, load: LoadOptions, prompts: list[str]) -> Loa
         return LoadResult([], engine_died=True, reason=str(error))
 
 
-def _prompts(options: ServeOptions, load: LoadOptions) -> list[str]:
+def load_of(plan: Serving, load: LoadOptions) -> LoadOptions:
+    """What was asked for, with what the case needs."""
+    own = plan.case.load
+    if own.max_new_tokens is not None:
+        load = replace(load, max_new_tokens=own.max_new_tokens)
+    if own.concurrency is not None:
+        load = replace(load, concurrency=own.concurrency)
+    if plan.update is not None:
+        load = replace(load, midway=partial(_send_update, plan.update))
+    return load
+
+
+def _send_update(folder: Path, server: LabServer) -> None:
+    """Make the server load the weights of a folder; EagletraceError when it refuses."""
+    answer = server.post("/update_weights_from_disk", {"model_path": str(folder)})
+    if answer.status != 200:
+        raise EagletraceError(f"the lab server refused new weights ({answer.status}): {answer.body}")
+
+
+def prompts_of(plan: Serving, load: LoadOptions, seed: int) -> list[str]:
+    """The prompts of a run: given ones, or so many of the lab's, with the prefixes that the case needs."""
     if load.prompts is not None:
         return list(load.prompts)
     from eagletrace.lab.pair import prompts
 
-    return prompts(PROMPTS, options.seed)
+    own = prompts(PROMPTS, seed)
+    if plan.case.load.prompts == "own":
+        return own
+    heads = ["".join(own[number :: len(own) // HEAD_TEXTS][:HEAD_TEXTS]) for number in range(HEADS)]
+    return [text if number % 2 else heads[number // 2 % HEADS] + text for number, text in enumerate(own)]
 
 
 def _runs(folder: Path) -> set[Path]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from eagletrace.lab.pair.variants import RECIPES
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
@@ -17,7 +19,10 @@ LAYER_KEYS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj", "hidden_norm", "input_layernorm", "post_attention_layernorm",
 )  # fmt: skip
-VARIANTS = ("default", "full_vocab", "other_layers", "own_embeddings")
+TARGET_KEYS = (
+    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
+    "mlp.down_proj",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,23 +42,32 @@ def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -
 
 
 def write_draft(folder: Path, variant: str) -> None:
-    size = VOCAB if variant == "full_vocab" else DRAFT_VOCAB
+    recipe = RECIPES[variant]
+    size = VOCAB if recipe.full_vocabulary else DRAFT_VOCAB
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "vocab_size": VOCAB,
         "draft_vocab_size": size, "tie_word_embeddings": False, "num_hidden_layers": 1,
+        "rope_theta": recipe.rope_theta or 10000.0,
     }  # fmt: skip
     tensors = {f"midlayer.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in LAYER_KEYS}
     tensors |= {"fc.weight": torch.randn(HIDDEN, 3 * HIDDEN), "norm.weight": torch.ones(HIDDEN)}
     tensors |= {"lm_head.weight": torch.randn(size, HIDDEN)}
-    if variant != "full_vocab":
+    if not recipe.full_vocabulary:
         kept = torch.arange(VOCAB)[VOCAB - DRAFT_VOCAB :]
         tensors["d2t"] = kept - torch.arange(DRAFT_VOCAB)
         tensors["t2d"] = torch.isin(torch.arange(VOCAB), kept)
-    if variant == "other_layers":
+    if recipe.other_layers:
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [3, 7, 9]}  # outputs, as SGLang reads them
         config["eagle_aux_hidden_state_layer_ids"] = [4, 8, 10]  # inputs, as training libraries write them
-    if variant == "own_embeddings":
+    if recipe.early_layers:
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    if recipe.own_embeddings or recipe.other_target:
         tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN)
+    if recipe.norm_before_fc:
+        config["norm_before_fc"] = True
+        tensors["input_norm.weight"] = torch.rand(3 * HIDDEN)
+    if recipe.norm_output:
+        config["norm_output"] = True
     write_model(folder, config, tensors)
 
 
@@ -63,8 +77,14 @@ def tiny_pair(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     pair = tmp_path / "pair"
     target = {key: torch.randn(VOCAB, HIDDEN) for key in ("model.embed_tokens.weight", "lm_head.weight")}
+    target["model.norm.weight"] = torch.rand(HIDDEN)
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}"
+        target |= {f"{prefix}.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in TARGET_KEYS}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            target[f"{prefix}.{norm}.weight"] = torch.rand(HIDDEN)
     write_model(pair / "target", {"num_hidden_layers": LAYERS, "vocab_size": VOCAB}, target)
     (pair / "target" / "tokenizer.json").write_text("{}")
-    for variant in VARIANTS:
+    for variant in RECIPES:
         write_draft(pair / "drafts" / variant, variant)
     return pair

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eagletrace.lab import cli, matrix
 from eagletrace.lab.faults import CASES, case
-from eagletrace.lab.load import Answer
+from eagletrace.lab.load import Answer, LoadOptions
 from eagletrace.lab.matrix import Diagnosis, MatrixCase, healthy_name, judge
+from eagletrace.lab.options import ServeOptions
+from eagletrace.lab.pair import shipped_pair
 from eagletrace.lab.run import LabResult
 
 
@@ -77,11 +81,58 @@ def test_json_and_markdown() -> None:
     }  # fmt: skip
     json.dumps(body, allow_nan=False)
     table = matrix.markdown([row])
-    assert "| `d2t-absolute` | fault | died | 2.60 | fault | `vocab.d2t_encoding` |" in table
+    assert "| `d2t-absolute` | fault | died | 2.60 | - | - | fault | `vocab.d2t_encoding` |" in table
+    proved = replace(row, accept_length=1.1, fidelity=0.991, regained_accept_length=2.55)
+    assert "| `d2t-absolute` | fault | 1.10, died | 2.60 | 2.55 | 0.991 | fault |" in matrix.markdown([proved])
     control = MatrixCase("healthy", "control", [], [], "healthy", 3.4, 3.4, None, None, True)
     page = matrix.page([control, row], "a pair")
     assert page.startswith("# Faults and controls on the real engine\n\n2 of 2 cases are right.")
     assert page.index("| `d2t-absolute` |") < page.index("| `healthy` |")
+
+
+def matrix_row(
+    kind: str, verdict: str, right: bool, fidelity: float | None = None, regained: float = 2.5
+) -> MatrixCase:
+    found = ["vocab.coverage"] if verdict == "fault" else []
+    return MatrixCase("some", kind, [], found, verdict, 1.2, 2.6, fidelity, regained, right)
+
+
+def test_the_totals_count_names_proofs_and_what_stayed_open() -> None:
+    rows = [
+        matrix_row("fault", "fault", True, 0.98, 0.95 * 2.6), matrix_row("fault", "fault", True, 0.97),
+        matrix_row("fault", "fault", True, 0.99, 0.94 * 2.6), matrix_row("fault", "fault", False),
+        matrix_row("fault", "inconclusive", False), matrix_row("fault", "error", False),
+        matrix_row("control", "healthy", True), matrix_row("control", "fault", False),
+    ]  # fmt: skip
+    assert matrix.totals(rows) == (
+        "3 of 6 faults named first by an expected cause (1 with a proof), 1 of 2 controls without a cause; "
+        "1 inconclusive, 1 not diagnosed."
+    )
+    assert matrix.markdown(rows).endswith(f"\n\n{matrix.totals(rows)}\n")
+
+
+@pytest.mark.parametrize("name", ["healthy", "no-fc"])
+def test_the_diagnosis_is_given_the_models(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those that were served, or the trainer's draft where the served file has lost what nothing else holds."""
+    given: list[list[str]] = []
+
+    def run(command: list[str], **_more: object) -> SimpleNamespace:
+        given.append(command)
+        return SimpleNamespace(stdout='{"verdict": "healthy", "causes": []}', stderr="", returncode=0)
+
+    served: list[ServeOptions] = []
+
+    def serve(options: ServeOptions, _load: LoadOptions) -> LabResult:
+        served.append(options)
+        return replace(result(2.6), draft=Path("/models/draft-1"), target=Path("/models/target-1"))
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr(matrix, "lab_run", serve)
+    matrix.run_matrix(ServeOptions(dir=tmp_path), LoadOptions(rounds=20), [name], print)
+    draft = "/models/draft-1" if name == "healthy" else str(shipped_pair() / "drafts" / "default")
+    assert given[-1][-5:] == ["--draft", draft, "--target", "/models/target-1", "--json"]
+    assert {options.level for options in served} == {"tensors"}
+    assert {options.extra_env["EAGLETRACE_AUX_LAYERS"] for options in served} == {"all"}
 
 
 def test_faults_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:

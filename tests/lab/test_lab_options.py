@@ -143,3 +143,23 @@ def test_kernel_folders_exist() -> None:
         assert all((engines.LAB / folder).is_dir() for folder in spec.kernels)
         assert spec.environment(spec.workers[0])["OMP_NUM_THREADS"] == "1"
     assert engine("0.5.9").worker(None) == "v1"
+
+
+def test_a_case_brings_its_own_load(tiny_pair: Path, tmp_path: Path) -> None:
+    from eagletrace.lab.load import LoadOptions
+    from eagletrace.lab.run import load_of, prompts_of
+
+    asked = LoadOptions(rounds=20)
+    assert load_of(plan(tiny_pair, tmp_path), asked) == asked
+    short = load_of(plan(tiny_pair, tmp_path, fault="first-round-lost"), asked)
+    assert (short.max_new_tokens, short.rounds, short.midway) == (16, 20, None)
+    assert load_of(plan(tiny_pair, tmp_path, fault="eight-requests"), asked).concurrency == 8
+    assert load_of(plan(tiny_pair, tmp_path, fault="target-updated"), asked).midway is not None
+
+    own = prompts_of(plan(tiny_pair, tmp_path), asked, 0)
+    shared = prompts_of(plan(tiny_pair, tmp_path, fault="prefix-hits"), asked, 0)
+    assert shared[1::2] == own[1::2]
+    assert all(text.endswith(tail) for text, tail in zip(shared, own, strict=True))
+    heads = {text.removesuffix(tail) for text, tail in zip(shared[::2], own[::2], strict=True)}
+    assert len(heads) == 2 and min(map(len, heads)) > 100
+    assert prompts_of(plan(tiny_pair, tmp_path), LoadOptions(prompts=["x"]), 0) == ["x"]

@@ -166,6 +166,28 @@ def test_given_prompts_are_sent_once(fake: Engine, tmp_path: Path) -> None:
     assert [answer.request_id for answer in result.answers] == ["x", "y", "z"]
 
 
+@pytest.mark.parametrize(("rounds", "called_after", "requests"), [(30, 4, 6), (6, 2, 4)])
+def test_midway_is_called_once_between_two_waves(
+    rounds: int, called_after: int, requests: int, fake: Engine, tmp_path: Path
+) -> None:
+    """Waves of two requests, five rounds each: after half of the rounds, and never after the last wave."""
+    sent: list[int] = []
+    with served(fake, tmp_path / "log") as server:
+        log = tmp_path / "log"
+        options = LoadOptions(
+            rounds=rounds, concurrency=2, max_new_tokens=10, midway=lambda given: sent.append(requests_in(log, given))
+        )
+        result = send_load(server, options, ["a", "b"])
+    assert sent == [called_after]
+    assert len(result.answers) == requests
+
+
+def requests_in(log: Path, server: LabServer) -> int:
+    """How often the fake server was asked to generate, by the log that it writes."""
+    assert server.alive
+    return log.read_text().count("POST /generate")
+
+
 def test_a_death_under_load_is_a_result(fake: Engine, tmp_path: Path) -> None:
     with served(fake, tmp_path / "log", "die_on_generate") as server:
         result = send_load(server, LoadOptions(rounds=30), ["a"])

@@ -147,7 +147,7 @@ def test_a_prefill_in_chunks_is_one_request(traced: tuple[Sent, Run]) -> None:
         WHERE s.name = 'eagle.prefill' AND s.pid = {row["pid"]}
           AND s.start_time_unix_nano BETWEEN {row["start_time_unix_nano"] - 10**9} AND {row["end_time_unix_nano"]}
           AND contains(s.links, (SELECT trace_id FROM all_ranks.spans WHERE name = 'eagle.request'
-                                 AND attributes->>'$."gen_ai.request.id"' = '{answer.request_id}'))""")
+                                 AND attributes->>'$."gen_ai.response.id"' = '{answer.request_id}'))""")
     assert len(chunks) > 1 and max(c["tokens"] for c in chunks) <= kinds.CHUNK
     assert sum(c["tokens"] for c in chunks) >= row["prompt_tokens"] - row["cached_tokens"]
     rounds = run.rows(f"SELECT request_round FROM rounds WHERE request_id = '{answer.request_id}' ORDER BY round")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eagletrace.errors import UnknownNameError
-from eagletrace.lab.faults.case import Case, Prepared, draft_folder, materialize, prepare, variant_beside
+from eagletrace.lab.faults.case import Case, Load, Prepared, Update, draft_folder, materialize, prepare, variant_beside
 from eagletrace.lab.faults.catalogue import FAULTS
 from eagletrace.lab.faults.controls import CONTROLS
 
@@ -16,7 +16,9 @@ __all__ = [
     "FAULTS",
     "HEALTHY",
     "Case",
+    "Load",
     "Prepared",
+    "Update",
     "case",
     "draft_folder",
     "materialize",

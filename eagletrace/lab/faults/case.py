@@ -12,9 +12,9 @@ from eagletrace.errors import EagletraceError
 from eagletrace.lab.engines import DEFAULT_ENGINE
 from eagletrace.lab.faults.changes import Change, PairFiles
 from eagletrace.lab.faults.checkpoint import Checkpoint
+from eagletrace.lab.faults.rewrites import updated
 
 Kind = Literal["fault", "control"]
-Variant = Literal["default", "full_vocab", "other_layers", "own_embeddings"]
 Flags = Mapping[str, "str | int | float | bool | None"]
 
 _NO_FLAGS: Flags = MappingProxyType({})
@@ -22,12 +22,39 @@ _NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
+class Load:
+    """Requests that a case needs; None and `own` leave what the run was asked for.
+
+    With `shared-prefix` every second prompt begins with one of a few long texts, and the rest do not.
+    """
+
+    prompts: Literal["own", "shared-prefix"] = "own"
+    max_new_tokens: int | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """Weights sent to the running server half-way, over SGLang's own `/update_weights_from_disk`.
+
+    The layers of the target from the second on, with `noise` times their standard deviation added (the draft has no
+    such layers), and, where `draft` names a variant, the layer and `fc` of that one (the target has none).
+    """
+
+    noise: float = 0.0
+    draft: str | None = None
+
+
+@dataclass(frozen=True)
 class Case:
     """A fault, or a control: something that looks guilty and costs nothing.
 
     `expected` holds the cause ids that are right, at most two (none for a control); `variant` is the
-    draft of the pair that is changed; `flags` and `env` go to the server; `case` is a public report
-    of the same thing.
+    draft of the pair that is changed; `flags` and `env` go to the server; `runtime` is a patch of its
+    processes (`eagletrace.lab.runtime`); `base` is the control with the same flags and load, whose accept
+    length is what the case should have reached; `proof_draft` is the variant that a user would give to
+    `diagnose` as the trainer's own checkpoint, where the file served has lost what nothing else holds;
+    `case` is a public report of the same thing.
     """
 
     name: str
@@ -36,12 +63,17 @@ class Case:
     case: str
     expected: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
-    variant: Variant = "default"
+    variant: str = "default"
     pair: str = "llama"
     engine: str = DEFAULT_ENGINE
     worker: str = "v2"
     flags: Flags = field(default_factory=lambda: _NO_FLAGS)
     env: Mapping[str, str] = field(default_factory=lambda: _NO_ENV)
+    runtime: str | None = None
+    load: Load = Load()
+    update: Update | None = None
+    base: str | None = None
+    proof_draft: str | None = None
 
     def public(self) -> dict[str, object]:
         """The entry of `lab faults --json`."""
@@ -53,10 +85,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The folders to serve."""
+    """The folders to serve, and the one that is sent half-way, if any."""
 
     draft: Path
     target: Path
+    update: Path | None = None
 
 
 def draft_folder(pair_dir: Path, variant: str) -> Path:
@@ -95,7 +128,12 @@ def prepare(case: Case, draft_dir: Path, target_dir: Path, out_dir: Path) -> Pre
     for change in case.changes:
         change.apply(pair)
     target_changed = pair.target.digest() != untouched
+    update = None
+    if case.update is not None:
+        sent = Checkpoint.read(variant_beside(draft_dir, case.update.draft)) if case.update.draft else None
+        update = updated(pair.target, sent, case.update.noise).write(out_dir, "update")
     return Prepared(
         draft=pair.draft.write(out_dir, "draft"),
         target=pair.target.write(out_dir, "target") if target_changed else target_dir,
+        update=update,
     )

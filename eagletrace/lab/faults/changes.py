@@ -93,7 +93,7 @@ class D2tAsAbsoluteIds:
 
     def apply(self, pair: PairFiles) -> None:
         """Add the draft id to every entry."""
-        d2t = _tensor(pair.draft, "d2t")
+        d2t = tensor_of(pair.draft, "d2t")
         pair.draft.tensors["d2t"] = d2t + torch.arange(len(d2t), dtype=d2t.dtype)
 
 
@@ -106,7 +106,7 @@ class FillTensor:
 
     def apply(self, pair: PairFiles) -> None:
         """Fill it."""
-        pair.draft.tensors[self.key] = torch.full_like(_tensor(pair.draft, self.key), self.value)
+        pair.draft.tensors[self.key] = torch.full_like(tensor_of(pair.draft, self.key), self.value)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class AddToTail:
 
     def apply(self, pair: PairFiles) -> None:
         """Add to a copy of the tensor."""
-        tensor = _tensor(pair.draft, self.key).clone()
+        tensor = tensor_of(pair.draft, self.key).clone()
         tensor[int(len(tensor) * self.start) :] += self.amount
         pair.draft.tensors[self.key] = tensor
 
@@ -132,7 +132,7 @@ class InvertMask:
 
     def apply(self, pair: PairFiles) -> None:
         """Negate it."""
-        pair.draft.tensors[self.key] = ~_tensor(pair.draft, self.key)
+        pair.draft.tensors[self.key] = ~tensor_of(pair.draft, self.key)
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,35 @@ class SetConfig:
     def apply(self, pair: PairFiles) -> None:
         """Set it, creating the nested entries that are missing."""
         checkpoint = pair.draft if self.side == "draft" else pair.target
-        parent, name = _nested(checkpoint.config, self.path)
+        parent, name = nested(checkpoint.config, self.path)
         if name in parent and parent[name] == self.value:
             raise NoEffectError(f"{self.path} is {self.value!r} already")
         parent[name] = self.value
+
+
+@dataclass(frozen=True)
+class DropConfig:
+    """A config entry at the top of the draft's config is not there."""
+
+    name: str
+
+    def apply(self, pair: PairFiles) -> None:
+        """Drop it."""
+        if self.name not in pair.draft.config:
+            raise NoEffectError(f"the draft's config has no {self.name}")
+        del pair.draft.config[self.name]
+
+
+@dataclass(frozen=True)
+class MoveRopeTheta:
+    """rope_theta stands under `rope_parameters`, as newer exporters write it, and not at the top."""
+
+    def apply(self, pair: PairFiles) -> None:
+        """Move it."""
+        if "rope_theta" not in pair.draft.config:
+            raise NoEffectError("the draft's config has no rope_theta")
+        theta = pair.draft.config.pop("rope_theta")
+        pair.draft.config["rope_parameters"] = {"rope_theta": theta, "rope_type": "default"}
 
 
 @dataclass(frozen=True)
@@ -159,11 +184,11 @@ class LayerIdsAtTop:
     def apply(self, pair: PairFiles) -> None:
         """Take them out of `eagle_config`, where SGLang reads them as outputs."""
         config = pair.draft.config
-        nested, name = _nested(config, f"eagle_config.{LAYER_IDS}")
-        if name not in nested:
+        ids, name = nested(config, f"eagle_config.{LAYER_IDS}")
+        if name not in ids:
             raise NoEffectError(f"the draft's config has no eagle_config.{LAYER_IDS}")
-        config[LAYER_IDS] = [int(index) + 1 for index in nested.pop(name)]
-        if not nested:
+        config[LAYER_IDS] = [int(index) + 1 for index in ids.pop(name)]
+        if not ids:
             del config["eagle_config"]
 
 
@@ -178,7 +203,7 @@ class ShiftLayerIds:
 
     def apply(self, pair: PairFiles) -> None:
         """Shift; every id must stay a layer of the target."""
-        config, name = _nested(pair.draft.config, f"eagle_config.{LAYER_IDS}")
+        config, name = nested(pair.draft.config, f"eagle_config.{LAYER_IDS}")
         ids: list[int] = config.get(name) or []
         if not ids:
             raise NoEffectError(f"the draft's config has no eagle_config.{LAYER_IDS}")
@@ -211,7 +236,7 @@ class RoomForAbsoluteIds:
 
     def apply(self, pair: PairFiles) -> None:
         """Pad the target's embedding and head to a multiple of 64 rows, as the engine does, and trim the draft."""
-        d2t = _tensor(pair.draft, "d2t")
+        d2t = tensor_of(pair.draft, "d2t")
         kept = d2t + torch.arange(len(d2t))
         twice_offset = (kept + torch.arange(len(d2t))).sort().values
         vocabulary = int(twice_offset[-self.out_of_range]) // _ROWS * _ROWS
@@ -230,25 +255,27 @@ _ROWS = 64
 
 
 def _pad_rows(checkpoint: Checkpoint, key: str, rows: int) -> None:
-    tensor = _tensor(checkpoint, key)
+    tensor = tensor_of(checkpoint, key)
     checkpoint.tensors[key] = torch.cat([tensor, tensor[:1].expand(rows - len(tensor), -1)])
 
 
 def _set_vocabulary(draft: Checkpoint, rows: torch.Tensor, kept: torch.Tensor, vocabulary: int) -> None:
     """The draft keeps these rows of its head; `kept` holds the target id of every old row."""
-    draft.tensors["lm_head.weight"] = _tensor(draft, "lm_head.weight")[rows]
+    draft.tensors["lm_head.weight"] = tensor_of(draft, "lm_head.weight")[rows]
     draft.tensors["d2t"] = kept[rows] - torch.arange(len(rows))
     draft.tensors["t2d"] = torch.isin(torch.arange(vocabulary), kept[rows])
     draft.config["draft_vocab_size"] = len(rows)
 
 
-def _tensor(checkpoint: Checkpoint, key: str) -> torch.Tensor:
+def tensor_of(checkpoint: Checkpoint, key: str) -> torch.Tensor:
+    """A tensor of a checkpoint; NoEffectError when it has none of this key."""
     if key not in checkpoint.tensors:
-        raise NoEffectError(f"the draft has no key {key!r}")
+        raise NoEffectError(f"the checkpoint has no key {key!r}")
     return checkpoint.tensors[key]
 
 
-def _nested(config: MutableMapping[str, Any], path: str) -> tuple[MutableMapping[str, Any], str]:
+def nested(config: MutableMapping[str, Any], path: str) -> tuple[MutableMapping[str, Any], str]:
+    """The entry that holds the last part of a dotted path, created where missing, and that part's name."""
     *parents, name = path.split(".")
     for parent in parents:
         config = config.setdefault(parent, {})

@@ -1,14 +1,28 @@
 """The controls: what looks guilty and costs nothing, and the healthy pair."""
 
-from eagletrace.lab.faults.case import Case
+from eagletrace.lab.faults.case import Case, Load, Update
 from eagletrace.lab.faults.changes import (
     AddRandomTensor,
     DefaultLayerIdsAtTop,
     DropKeys,
     InvertMask,
+    MoveRopeTheta,
     RenameKeys,
     RoomForAbsoluteIds,
+    SetConfig,
 )
+from eagletrace.lab.faults.rewrites import (
+    DivideByScales,
+    FoldFinalNorm,
+    FreezeEmbeddings,
+    FuseProjections,
+    ReverseLayerIds,
+)
+
+PREFIXES = Load(prompts="shared-prefix")
+SHORT_ANSWERS = Load(max_new_tokens=16)
+CHUNKS = {"chunked-prefill-size": 16}
+FIVE_STEPS = {"speculative-num-steps": 5, "speculative-num-draft-tokens": 6}
 
 CONTROLS: tuple[Case, ...] = (
     Case(name="healthy", kind="control", title="the pair as it was trained", case=""),
@@ -90,5 +104,132 @@ CONTROLS: tuple[Case, ...] = (
         title="aux layers other than the defaults, asked for where the engine reads it",
         case="eagle_config.eagle_aux_hidden_state_layer_ids",
         variant="other_layers",
+    ),
+    Case(
+        name="unit-scales",
+        kind="control",
+        title="scale keys in the file that the engine does not read, each of them one",
+        case="sglang#35797",
+        changes=(DivideByScales(r"midlayer\..*_proj\.weight", 1.0),),
+    ),
+    Case(
+        name="final-norm-folded",
+        kind="control",
+        title="norm.weight is not in the file; it was folded into lm_head",
+        case="checkpoints whose final norm was folded into lm_head",
+        changes=(FoldFinalNorm(),),
+    ),
+    Case(
+        name="no-hidden-norm",
+        kind="control",
+        title="hidden_norm.weight is not in the file; it was nearly one",
+        case="sglang#35797",
+        changes=(DropKeys(r".*\.hidden_norm\.weight"),),
+    ),
+    Case(
+        name="frozen-embeddings",
+        kind="control",
+        title="a frozen copy of the target's embeddings in the file",
+        case="checkpoints of the speculators library",
+        changes=(FreezeEmbeddings(),),
+    ),
+    Case(
+        name="fused-projections",
+        kind="control",
+        title="q, k, v and gate, up saved as the fused tensors of the engine",
+        case="checkpoints saved from an engine's own parameters",
+        changes=(FuseProjections(),),
+    ),
+    Case(
+        name="rope-theta-under-parameters",
+        kind="control",
+        title="rope_theta written under rope_parameters, with the same value",
+        case="configs of transformers 5",
+        changes=(MoveRopeTheta(),),
+    ),
+    Case(
+        name="layer-ids-descending",
+        kind="control",
+        title="the aux layer ids in descending order; the engine captures in the order of the layers",
+        case="SpecForge#240",
+        variant="other_layers",
+        changes=(ReverseLayerIds(slots=False),),
+    ),
+    Case(
+        name="norm-before-fc",
+        kind="control",
+        title="a draft trained with a norm before fc, and served with it",
+        case="vllm#38111",
+        variant="normed_states",
+    ),
+    Case(
+        name="norm-output",
+        kind="control",
+        title="a draft trained on its normed hidden state, and served with norm_output",
+        case="vllm#47448",
+        variant="normed_feedback",
+    ),
+    Case(
+        name="norm-output-untrained",
+        kind="control",
+        title="norm_output is set though the draft was trained without it; this draft hardly notices",
+        case="vllm#46075",
+        changes=(SetConfig("norm_output", True),),
+    ),
+    Case(
+        name="rope-theta-of-its-own",
+        kind="control",
+        title="a draft trained and served with another rope_theta than the target's",
+        case="drafts that do not copy the target's rotary settings",
+        variant="early_layers",
+    ),
+    Case(
+        name="same-weights-updated",
+        kind="control",
+        title="half-way, the target's and the draft's own weights are sent again",
+        case="miles#1926",
+        update=Update(draft="default"),
+    ),
+    Case(
+        name="prefix-hits",
+        kind="control",
+        title="every second prompt begins with a cached prefix",
+        case="sglang#10846",
+        load=PREFIXES,
+    ),
+    Case(
+        name="prompts-in-chunks",
+        kind="control",
+        title="prompts prefilled in chunks",
+        case="sglang#26329",
+        flags=CHUNKS,
+    ),
+    Case(
+        name="short-answers",
+        kind="control",
+        title="answers of few rounds",
+        case="",
+        load=SHORT_ANSWERS,
+    ),
+    Case(
+        name="tree",
+        kind="control",
+        title="a tree of eight nodes, four branches",
+        case="",
+        flags={"speculative-eagle-topk": 4, "speculative-num-draft-tokens": 8},
+    ),
+    Case(
+        name="five-steps",
+        kind="control",
+        title="chains of five drafts",
+        case="",
+        flags=FIVE_STEPS,
+    ),
+    Case(
+        name="eight-requests",
+        kind="control",
+        title="eight requests at once",
+        case="",
+        load=Load(concurrency=8),
     ),
 )

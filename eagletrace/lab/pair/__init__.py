@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eagletrace.lab.pair.settings import VARIANTS, Size
+from eagletrace.lab.pair.settings import Size
+from eagletrace.lab.pair.variants import VARIANTS
 
 __all__ = ["VARIANTS", "build_pair", "prompts", "shipped_pair"]
 

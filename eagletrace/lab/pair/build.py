@@ -6,7 +6,7 @@ import argparse
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,17 @@ from transformers import LlamaForCausalLM
 from eagletrace.errors import UnknownNameError
 from eagletrace.lab.pair.corpus import training_text
 from eagletrace.lab.pair.draft_training import DraftTask, FrozenTarget, train_draft
+from eagletrace.lab.pair.evaluate import load_target
 from eagletrace.lab.pair.export import save_draft, save_target, write_json
 from eagletrace.lab.pair.measure import measure_pair
 from eagletrace.lab.pair.rollout import observe, write_texts
-from eagletrace.lab.pair.settings import SIZES, VARIANTS, PairSettings, Size
+from eagletrace.lab.pair.settings import SIZES, PairSettings, Size
 from eagletrace.lab.pair.target import Progress, train_target
-from eagletrace.lab.pair.tokenizer import train_tokenizer
+from eagletrace.lab.pair.tokenizer import BYTE_TOKENS, train_tokenizer
+from eagletrace.lab.pair.variants import EARLY_LAYERS, RECIPES, VARIANTS
 
+OTHER_TARGET_SEED = 100
+"""The target that the variant ``other_target`` is trained for has a seed so much larger."""
 REPORT = "pair.json"
 """How a pair was made and what it measured, beside ``target/`` and ``drafts/``."""
 
@@ -49,10 +53,13 @@ def build_pair(
     size: Size = "full",
     progress: Progress = print,
     variants: Sequence[str] = VARIANTS,
+    *,
+    keep_target: bool = False,
 ) -> Path:
     """Trains a pair into ``out/target`` and ``out/drafts/<variant>``, measures it, and returns ``out``.
 
-    The same seed, size, Python and torch on the same kind of processor give the same tensors. Raises
+    The same seed, size, Python and torch on the same kind of processor give the same tensors. With ``keep_target``
+    the target that ``out`` has is kept, which gives the same drafts if it was made with this seed and size. Raises
     `UnknownNameError` for a variant or size that does not exist.
     """
     for name in variants:
@@ -67,10 +74,14 @@ def build_pair(
         progress(f"{time.monotonic() - started:5.0f} s  {text}")
 
     with fixed_threads(settings.threads):
-        target = build_target(seed, settings, say)
-        save_target(target.model, target.tokenizer, out / "target", settings)
+        if keep_target:
+            target = read_target(out / "target", seed, settings, say)
+        else:
+            target = build_target(seed, settings, say)
+            save_target(target.model, target.tokenizer, out / "target", settings)
         build_drafts(target, out / "drafts", seed, settings, variants, say)
-        measured = measure_pair(out, variants, 48 if size == "full" else 16)
+        built = [name for name in VARIANTS if (out / "drafts" / name).is_dir()]
+        measured = measure_pair(out, built, 48 if size == "full" else 16)
     report = {"command": f"python -m eagletrace.lab.pair.build OUT --seed {seed} --size {size}", "seed": seed}
     report |= {"seconds": round(time.monotonic() - started), "versions": versions(), "settings": asdict(settings)}
     write_json(out / REPORT, report | {"measured": measured})
@@ -85,6 +96,20 @@ def build_target(seed: int, settings: PairSettings, progress: Progress) -> Train
     ids = torch.tensor(tokenizer.encode(text).ids)
     progress(f"{ids.numel()} tokens of text, {tokenizer.get_vocab_size()} in the vocabulary")
     model = train_target(ids, settings, torch.Generator().manual_seed(seed), progress)
+    return with_texts(model, tokenizer, ids, seed, settings, progress)
+
+
+def read_target(folder: Path, seed: int, settings: PairSettings, progress: Progress) -> TrainedTarget:
+    """A target that was built before, and the texts that it writes."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = torch.tensor(tokenizer.encode(training_text()).ids)
+    return with_texts(load_target(folder), tokenizer, ids, seed, settings, progress)
+
+
+def with_texts(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, ids: Tensor, seed: int, settings: PairSettings, progress: Progress
+) -> TrainedTarget:
+    """Lets the target write its texts."""
     texts = write_texts(model, ids, settings, torch.Generator().manual_seed(seed))
     progress(f"the target wrote {texts.shape[0]} texts of {texts.shape[1]} tokens")
     return TrainedTarget(model, tokenizer, ids, texts)
@@ -95,22 +120,42 @@ def build_drafts(
 ) -> None:
     """Trains and writes each variant; a variant is the same whichever others are built."""
     tasks = [draft_task(name, target, settings) for name in variants]
+    own = [task for task in tasks if not task.recipe.other_target]
+    train_for(target, own, out, seed, settings, progress)
+    others = [task for task in tasks if task.recipe.other_target]
+    if others:
+        progress("another target, of another seed")
+        other = build_target(seed + OTHER_TARGET_SEED, settings, progress)
+        train_for(other, others, out, seed, settings, progress)
+
+
+def train_for(
+    target: TrainedTarget, tasks: Sequence[DraftTask], out: Path, seed: int, settings: PairSettings, progress: Progress
+) -> None:
+    """Trains and writes drafts for one target."""
     rollouts = observe(target.model, target.texts, {layer for task in tasks for layer in task.layers})
-    frozen = FrozenTarget(target.model.model.embed_tokens.weight, target.model.lm_head.weight)
+    embeddings = target.model.model.embed_tokens.weight
+    frozen = FrozenTarget(embeddings, target.model.lm_head.weight)
     for task in tasks:
         torch.manual_seed(seed + 1 + VARIANTS.index(task.name))
         generator = torch.Generator().manual_seed(seed)
-        draft = train_draft(task, rollouts, frozen, settings, generator, progress)
-        save_draft(draft, task, out / task.name, settings)
+        own = replace(settings, rope_theta=task.recipe.rope_theta or settings.rope_theta)
+        draft = train_draft(task, rollouts, frozen, own, generator, progress)
+        save_draft(draft, task, out / task.name, own, embeddings if task.recipe.other_target else None)
 
 
 def draft_task(name: str, target: TrainedTarget, settings: PairSettings) -> DraftTask:
     """What the variant ``name`` is trained with."""
-    size = settings.vocab_size if name == "full_vocab" else settings.draft_vocab_size
-    seen = torch.cat([target.ids, target.texts.flatten()])
-    kept = torch.bincount(seen, minlength=settings.vocab_size).topk(size).indices.sort().values
-    layers = settings.other_layers if name == "other_layers" else settings.default_layers
-    return DraftTask(name, layers, kept, own_embeddings=name == "own_embeddings")
+    recipe = RECIPES[name]
+    seen = torch.bincount(torch.cat([target.ids, target.texts.flatten()]), minlength=settings.vocab_size)
+    size = settings.vocab_size if recipe.full_vocabulary else settings.draft_vocab_size
+    if not recipe.byte_tokens:
+        seen[:BYTE_TOKENS] = -1
+        size = min(size, settings.vocab_size - BYTE_TOKENS)
+    kept = seen.topk(size).indices.sort().values
+    layers = settings.other_layers if recipe.other_layers else settings.default_layers
+    layers = EARLY_LAYERS if recipe.early_layers else layers
+    return DraftTask(name, layers, kept, recipe)
 
 
 class fixed_threads:  # noqa: N801 - reads as a function
@@ -139,14 +184,18 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """``python -m eagletrace.lab.pair.build OUT [--seed 0] [--size full|small] [--variants …]``."""
+    """``python -m eagletrace.lab.pair.build OUT [--seed 0] [--size full|small] [--variants …] [--keep-target]``."""
     parser = argparse.ArgumentParser(description="Train the lab's target and its EAGLE-3 drafts.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", choices=sorted(SIZES), default="full")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    parser.add_argument("--keep-target", action="store_true", help="train drafts for the target that OUT has")
     given = parser.parse_args(arguments)
-    build_pair(given.out, given.seed, given.size, lambda text: print(text, flush=True), given.variants)
+    build_pair(
+        given.out, given.seed, given.size, lambda text: print(text, flush=True), given.variants,
+        keep_target=given.keep_target,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -123,19 +123,34 @@ class DraftLayer(nn.Module):
 class Draft(nn.Module):
     """``fc`` over three target states, one decoder layer, a norm and a head of its own.
 
-    Parameter names are the checkpoint's. ``embed_tokens`` is a parameter only where the draft trains its own.
+    Parameter names are the checkpoint's. ``embed_tokens`` is a parameter only where the draft has its own,
+    ``input_norm`` only with ``norm_before_fc``. With ``norm_output`` the normed output is fed back.
     """
 
-    def __init__(self, settings: PairSettings, draft_vocab_size: int, own_embeddings: bool = False) -> None:
+    def __init__(
+        self,
+        settings: PairSettings,
+        draft_vocab_size: int,
+        own_embeddings: bool = False,
+        norm_before_fc: bool = False,
+        norm_output: bool = False,
+    ) -> None:
         super().__init__()
         hidden = settings.hidden_size
+        self.norm_output = norm_output
         self.embed_tokens = nn.Embedding(settings.vocab_size, hidden) if own_embeddings else None
+        self.input_norm = nn.RMSNorm(3 * hidden, settings.norm_eps) if norm_before_fc else None
         self.fc = nn.Linear(3 * hidden, hidden, bias=False)
         self.midlayer = DraftLayer(settings)
         self.norm = nn.RMSNorm(hidden, settings.norm_eps)
         self.lm_head = nn.Linear(hidden, draft_vocab_size, bias=False)
 
+    def fuse(self, states: Tensor, scales: Tensor | float = 1.0) -> Tensor:
+        """States of three layers side by side [..., 3H] to [..., H]; ``scales`` divide what ``fc`` is given."""
+        return self.fc((states if self.input_norm is None else self.input_norm(states)) / scales)
+
     def step(self, embeddings: Tensor, hidden: Tensor, cache: AnchorCache) -> tuple[Tensor, Tensor]:
         """One depth for all anchors: the hidden state fed back [batch, anchors, H] and draft-vocabulary logits."""
         hidden = self.midlayer(embeddings, hidden, cache)
-        return hidden, self.lm_head(self.norm(hidden))
+        normed = self.norm(hidden)
+        return normed if self.norm_output else hidden, self.lm_head(normed)

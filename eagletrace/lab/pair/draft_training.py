@@ -12,6 +12,7 @@ from eagletrace.lab.pair.draft import AnchorCache, Draft
 from eagletrace.lab.pair.rollout import Rollouts
 from eagletrace.lab.pair.settings import PairSettings
 from eagletrace.lab.pair.target import Progress, rate_factor
+from eagletrace.lab.pair.variants import Recipe
 
 DEPTH_WEIGHT = 0.8
 """Each depth counts this much of the one before."""
@@ -26,7 +27,7 @@ class DraftTask:
     """Layers of the target whose inputs are fused."""
     kept_tokens: Tensor
     """Target ids of the draft vocabulary, ascending."""
-    own_embeddings: bool = False
+    recipe: Recipe
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,15 @@ def train_draft(
     progress: Progress,
 ) -> Draft:
     """Trains one variant and returns it rounded to bfloat16, held in float32."""
-    draft = Draft(settings, task.kept_tokens.numel(), task.own_embeddings)
+    recipe = task.recipe
+    draft = Draft(settings, task.kept_tokens.numel(), recipe.own_embeddings, recipe.norm_before_fc, recipe.norm_output)
+    steps = round(settings.draft_steps * recipe.steps_share)
     scales = state_scales(task, rollouts)
     optimizers = make_optimizers(draft, settings)
     schedules = [
-        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, settings.draft_steps))
-        for optimizer in optimizers
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, steps)) for optimizer in optimizers
     ]
-    for step in range(settings.draft_steps):
+    for step in range(steps):
         rows = torch.randint(0, rollouts.tokens.shape[0], (settings.draft_batch,), generator=generator)
         losses, hits = chain_losses(draft, task, rollouts, rows, scales, target, settings.draft_depths)
         loss = sum((DEPTH_WEIGHT**depth * value for depth, value in enumerate(losses)), torch.zeros(()))
@@ -65,7 +67,7 @@ def train_draft(
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             schedule.step()
-        if step % 50 == 0 or step == settings.draft_steps - 1:
+        if step % 50 == 0 or step == steps - 1:
             shares = " ".join(f"{hit:.2f}" for hit in hits)
             progress(f"draft {task.name} step {step}: loss {loss.item():.3f}, right by depth {shares}")
     with torch.no_grad():
@@ -90,9 +92,13 @@ def state_scales(task: DraftTask, rollouts: Rollouts) -> Tensor:
     """RMS of each captured layer, once per column of ``fc`` [3H].
 
     Layers differ tenfold in scale; ``fc`` is trained on states of unit RMS and divided by the scales at the end.
+    With a norm before ``fc`` it is the scale of each layer after that norm.
     """
     states = [rollouts.layer_inputs[layer] for layer in task.layers]
-    return torch.cat([state.square().mean().sqrt().expand(state.shape[-1]) for state in states])
+    squares = torch.stack([state.square().mean() for state in states])
+    if task.recipe.norm_before_fc:
+        squares = squares / squares.mean()
+    return squares.sqrt().repeat_interleave(states[0].shape[-1])
 
 
 def chain_losses(
@@ -106,16 +112,18 @@ def chain_losses(
 ) -> tuple[list[Tensor], list[float]]:
     """Loss of each depth over all anchors of the chosen texts, and the share of anchors predicted right."""
     tokens = rollouts.tokens[rows]
-    anchors = tokens.shape[1] - depths
+    shift = task.recipe.label_shift
+    anchors = tokens.shape[1] - depths - shift
     embed = target.embeddings if draft.embed_tokens is None else draft.embed_tokens.weight
     states = torch.cat([rollouts.layer_inputs[layer][rows, :anchors] for layer in task.layers], -1)
-    hidden, cache = draft.fc(states / scales), AnchorCache()
+    hidden, cache = draft.fuse(states, scales), AnchorCache()
     losses: list[Tensor] = []
     hits: list[float] = []
     for depth in range(depths):
         window = slice(1 + depth, 1 + depth + anchors)
         hidden, logits = draft.step(embed[tokens[:, window]], hidden, cache)
-        wanted = F.linear(rollouts.final[rows][:, window], target.head)
+        labelled = slice(window.start + shift, window.stop + shift)
+        wanted = F.linear(rollouts.final[rows][:, labelled], target.head)
         loss, hit = prediction_loss(logits, wanted, task.kept_tokens)
         losses.append(loss)
         hits.append(hit)

@@ -5,6 +5,7 @@ All anchors of a text are drafted at once (see ``draft.py``); the engine's round
 # torch's, safetensors' and transformers' own types are partial:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,13 @@ def load_draft(folder: Path, target_layers: int) -> LoadedDraft:
     )
     offsets = tensors.pop("d2t", torch.zeros(config["vocab_size"], dtype=torch.int64))
     tensors.pop("t2d", None)
-    draft = Draft(settings, config["draft_vocab_size"], "embed_tokens.weight" in tensors)
+    draft = Draft(
+        settings,
+        config["draft_vocab_size"],
+        "embed_tokens.weight" in tensors,
+        config.get("norm_before_fc", False),
+        config.get("norm_output", False),
+    )
     draft.load_state_dict({name: value.float() for name, value in tensors.items()})
     ids = config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids")
     layers = tuple(layer + 1 for layer in ids) if ids else settings.default_layers
@@ -90,6 +97,8 @@ class Wiring:
     """Replace trained embeddings by the target's, as the engine does."""
     target_head: bool = False
     """Replace the draft's head by the target's."""
+    ignore_norms: bool = False
+    """Take no notice of the norm flags that the draft was trained with."""
 
 
 @torch.no_grad()
@@ -99,8 +108,11 @@ def simulate(
     """Accept counts on greedy texts [batch, time] whose first ``prompt_length`` tokens are given."""
     inputs, final = states_of(target, texts)
     module, anchors = draft.module, texts.shape[1] - 1 - wiring.steps
+    if wiring.ignore_norms:
+        module = copy.deepcopy(module)
+        module.input_norm, module.norm_output = None, False
     states = torch.cat([inputs[layer] for layer in wiring.layers or draft.layers], -1)
-    hidden = final[:, :anchors] if wiring.skip_fc else module.fc(states[:, :anchors])
+    hidden = final[:, :anchors] if wiring.skip_fc else module.fuse(states[:, :anchors])
     own = None if wiring.target_embeddings else module.embed_tokens
     embed = target.model.embed_tokens.weight if own is None else own.weight
     tokens, cache = texts[:, 1 : 1 + anchors], AnchorCache()

@@ -32,14 +32,19 @@ def save_target(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, set
     save_tokenizer(tokenizer, folder, settings.max_positions)
 
 
-def save_draft(draft: Draft, task: DraftTask, folder: Path, settings: PairSettings) -> None:
+def save_draft(
+    draft: Draft, task: DraftTask, folder: Path, settings: PairSettings, frozen_embeddings: Tensor | None = None
+) -> None:
     """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``.
 
     ``d2t`` (int64, offsets: target id minus draft id) and ``t2d`` (bool) are written where the draft vocabulary is
-    smaller than the target's; the layer ids where they are not the default (id ``X`` is the input of layer ``X+1``).
+    smaller than the target's; the layer ids where they are not the default (id ``X`` is the input of layer ``X+1``);
+    the norm flags where the draft was trained with them; ``frozen_embeddings`` [vocabulary, hidden] as its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: as_bfloat16(value) for name, value in draft.state_dict().items()}
+    if frozen_embeddings is not None:
+        tensors["embed_tokens.weight"] = as_bfloat16(frozen_embeddings)
     kept = task.kept_tokens
     if kept.numel() < settings.vocab_size:
         tensors["d2t"] = kept - torch.arange(kept.numel())
@@ -60,6 +65,9 @@ def save_draft(draft: Draft, task: DraftTask, folder: Path, settings: PairSettin
             "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in task.layers],
             "use_aux_hidden_state": True,
         }
+    for flag in ("norm_before_fc", "norm_output"):
+        if getattr(task.recipe, flag):
+            config[flag] = True
     write_json(folder / "config.json", config)
 
 

@@ -73,6 +73,8 @@ def measure_draft(target: LlamaForCausalLM, folder: Path, texts: Tensor) -> Draf
         "target's normed output instead of fc": Wiring(skip_fc=True),
         "target's embeddings": Wiring(target_embeddings=True),
     }
+    if draft.module.input_norm is not None or draft.module.norm_output:
+        wrongly["norm flags ignored"] = Wiring(ignore_norms=True)
     if draft.token_of.numel() == target.config.vocab_size:
         wrongly["target's head"] = Wiring(target_head=True)
     return DraftMeasure(

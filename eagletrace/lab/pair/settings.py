@@ -5,9 +5,6 @@ from typing import Literal
 
 Size = Literal["full", "small"]
 
-VARIANTS = ("default", "full_vocab", "other_layers", "own_embeddings")
-"""The drafts of a pair: one folder each under ``drafts/``."""
-
 
 @dataclass(frozen=True)
 class PairSettings:

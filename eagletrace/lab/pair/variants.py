@@ -1,0 +1,52 @@
+"""The drafts of a pair: how each variant differs from the default one, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EARLY_LAYERS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a variant is trained with; the defaults are the draft `default`."""
+
+    full_vocabulary: bool = False
+    """The draft's vocabulary is the target's."""
+    other_layers: bool = False
+    """`PairSettings.other_layers` are fused, not the layers that SGLang captures by default."""
+    early_layers: bool = False
+    """`EARLY_LAYERS` are fused: the draft must look back by itself, so that its own KV and positions count."""
+    own_embeddings: bool = False
+    """The draft trains embeddings of its own."""
+    norm_before_fc: bool = False
+    """The three states side by side pass an RMSNorm with weights before `fc`."""
+    norm_output: bool = False
+    """The normed output, not the residual, is fed back at depth 2 and deeper."""
+    byte_tokens: bool = True
+    """False: the draft's vocabulary is the tokenizer's merges alone; newlines, dots and brackets are not in it."""
+    label_shift: int = 0
+    """Every label is taken so many positions too late."""
+    steps_share: float = 1.0
+    """Share of the training steps that are run; the learning rate runs its whole course."""
+    rope_theta: float | None = None
+    """The draft's own, where it is not the target's; a small one makes far positions count."""
+    other_target: bool = False
+    """Trained for a target of another seed, and ships a frozen copy of that target's embeddings."""
+
+
+RECIPES: dict[str, Recipe] = {
+    "default": Recipe(),
+    "full_vocab": Recipe(full_vocabulary=True),
+    "other_layers": Recipe(other_layers=True),
+    "own_embeddings": Recipe(own_embeddings=True),
+    "normed_states": Recipe(norm_before_fc=True),
+    "normed_feedback": Recipe(norm_output=True),
+    "no_bytes": Recipe(byte_tokens=False),
+    "late_labels": Recipe(label_shift=1),
+    "few_steps": Recipe(steps_share=0.06),
+    "other_target": Recipe(other_target=True),
+    "early_layers": Recipe(early_layers=True, rope_theta=100.0),
+}
+VARIANTS = tuple(RECIPES)
+"""One folder each under ``drafts/``. The place in this list is part of a variant's seed: add at the end."""
