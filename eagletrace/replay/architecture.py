@@ -49,6 +49,7 @@ class Architecture:
     norm_output: bool = False
     norm_before_residual: bool = False
     latent: Latent | None = None
+    intermediate_size: int = 0
     attention_scale: float = 0.0
     """What attention scores are multiplied by."""
 
@@ -84,6 +85,7 @@ class Architecture:
             norm_output=bool(draft.norms.output),
             norm_before_residual=bool(draft.norms.before_residual),
             latent=latent,
+            intermediate_size=configs.integer(settings, "intermediate_size") or 0,
             attention_scale=head_dim**-0.5 * (rope.score_factor() if latent else 1.0),
         )
 
@@ -96,3 +98,28 @@ def _latent(settings: Mapping[str, Any]) -> Latent:
     if missing:
         raise ReplayError(f"the draft has multi-head latent attention, and its config.json lacks {', '.join(missing)}")
     return Latent(*(size or 0 for size in sizes))
+
+
+def needed_tensors(shape: Architecture) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the matrices that a draft cannot do without, its head apart."""
+    hidden, heads = shape.hidden_size, shape.heads
+    found: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, shape.aux_count * shape.target_hidden_size)}
+    for layer in range(shape.layers):
+        width = hidden if layer else 2 * hidden
+        latent = shape.latent
+        if latent is None:
+            rows = {"q_proj": heads, "k_proj": shape.kv_heads, "v_proj": shape.kv_heads}
+            attention = {name: (count * shape.head_dim, width) for name, count in rows.items()}
+            attention["o_proj"] = (hidden, heads * shape.head_dim)
+        else:
+            attention = {
+                "q_a_proj": (latent.q_rank, width), "q_b_proj": (heads * (latent.nope + latent.rope), latent.q_rank),
+                "kv_a_proj_with_mqa": (latent.kv_rank + latent.rope, width),
+                "kv_b_proj": (heads * (latent.nope + latent.value), latent.kv_rank),
+                "o_proj": (hidden, heads * latent.value),
+            }  # fmt: skip
+        found |= {f"layers.{layer}.self_attn.{name}.weight": size for name, size in attention.items()}
+        inner = shape.intermediate_size
+        found |= {f"layers.{layer}.mlp.{name}.weight": (inner, hidden) for name in ("gate_proj", "up_proj")}
+        found[f"layers.{layer}.mlp.down_proj.weight"] = (hidden, inner)
+    return found

@@ -94,13 +94,16 @@ def _hypotheses(found: Found, served: Potential, copy: str) -> tuple[Hypothesis,
     if not changes:
         return _verdict(found, served)
     best = found.best.potential() if found.best is not None else None
-    parts = tuple(t.change.cause for t in changes) if len(changes) > 1 else ()
+    groups: dict[str, list[Tried]] = {}
+    for tried in sorted(changes, key=lambda t: -t.gain[0]):
+        groups.setdefault(tried.change.cause, []).append(tried)
+    parts = tuple(groups) if len(groups) > 1 else ()
     return tuple(
         Hypothesis(
-            t.change.cause, t.change.text, found.served.fidelity, best.accept_length if best else None,
-            served.accept_length, parts, t in found.repaired, best.ci_low if best else None, t.gain[0],
+            cause, "; ".join(t.change.text for t in group), found.served.fidelity, best.accept_length if best else None,
+            served.accept_length, parts, group[0] in found.repaired, best.ci_low if best else None, group[0].gain[0],
         )
-        for t in sorted(changes, key=lambda t: -t.gain[0])
+        for cause, group in groups.items()
     )  # fmt: skip
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from eagletrace.checkpoint import Checkpoint, Draft, describe, open_checkpoint
 from eagletrace.checkpoint import config as configs
 from eagletrace.checkpoint.names import canonical
 from eagletrace.instrumentations.tensor_stats import checksum
-from eagletrace.replay.architecture import Architecture
+from eagletrace.replay.architecture import Architecture, needed_tensors
 from eagletrace.replay.recorded import tensor
 from eagletrace.replay.result import ReplayError
 from eagletrace.store import Run
@@ -37,8 +38,8 @@ def values(checkpoint: Checkpoint, key: str) -> Tensor:
     if stored == BFLOAT16:
         value = torch.from_numpy(array.view(np.uint16).copy() if array.size < BIG else array.view(np.uint16))
         return widened(value.view(torch.bfloat16))
-    if array.dtype.kind not in "fiub":
-        array = array.astype(np.float32)  # float8
+    if array.dtype.kind not in "fiub" or (array.dtype.kind in "iu" and array.ndim > 1):
+        array = array.astype(np.float32)  # float8, and integers that are quantised weights
     return widened(torch.from_numpy(np.array(array)))
 
 
@@ -73,6 +74,8 @@ class Material:
     fates: dict[str, str]
     later: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Tensors of the draft that changed while serving, as they were last."""
+    altered: set[str] = field(default_factory=set[str])
+    """Keys of the draft's file whose values are not those that the server loaded."""
     unknown: list[str] = field(default_factory=list[str])
     differs: list[str] = field(default_factory=list[str])
 
@@ -98,6 +101,10 @@ def load(run: Run, draft: Path, target: Path) -> Material:
     facts = {key: _json(value) for key, value in run.execute("SELECT key, actual FROM contract")}
     expected = {key: _json(value) for key, value in run.execute("SELECT key, expected FROM contract")}
     filed = {name: values(files, key) for name, key in described.names.items() if files.info(key).elements}
+    renamed = _renamed(filed, architecture)
+    filed |= {name: filed[key] for name, key in renamed.items()}
+    if renamed:
+        described = replace(described, names={**described.names, **{n: described.names[k] for n, k in renamed.items()}})
     embedding, head = first(targets, EMBEDDING), first(targets, HEAD)
     if embedding is None:
         raise ReplayError(f"--target {target} has no embedding tensor (embed_tokens.weight)")
@@ -116,6 +123,23 @@ def load(run: Run, draft: Path, target: Path) -> Material:
     return material
 
 
+def _renamed(filed: dict[str, Tensor], architecture: Architecture) -> dict[str, str]:
+    """Tensors that the draft needs and the file has under names that nobody knows: by shape, then by likeness.
+
+    Returns the key of each; a tensor whose shape no unknown key has is left missing.
+    """
+    shapes = needed_tensors(architecture)
+    free = [key for key in filed if key not in shapes and canonical(key) == key and not key.startswith("verifier_")]
+    found: dict[str, str] = {}
+    for name, shape in shapes.items():
+        fitting = [key for key in free if name not in filed and tuple(filed[key].shape) == shape]
+        if fitting:
+            best = max(fitting, key=lambda key: difflib.SequenceMatcher(None, name, key).ratio())
+            found[name] = best
+            free.remove(best)
+    return found
+
+
 def _belongs(run: Run, files: Checkpoint, targets: Checkpoint, material: Material) -> None:
     """Compare the files with the checksums of what was served; ReplayError if they are of another draft or target.
 
@@ -130,6 +154,7 @@ def _belongs(run: Run, files: Checkpoint, targets: Checkpoint, material: Materia
             f"values ({', '.join(other[:3])} ...); give the folder that the server was started with"
         )
     material.differs += [f"{key} in {files.path} has other values than the tensor that was served" for key in other]
+    material.altered = set(other)
     name, table = "embed_tokens.weight", material.target_embedding
     rows = run.execute(
         "SELECT checksum, shape FROM all_ranks.params WHERE side = 'target' AND name LIKE ? AND checksum IS NOT NULL",
@@ -157,9 +182,13 @@ def _serve(run: Run, files: Checkpoint, material: Material) -> None:
     held = recorded[False]
     for name, value in recorded[True].items():
         material.later |= _split(name, value, material.architecture)
-    rows = run.execute("SELECT name, shape, elements_loaded, elements, shared_with FROM params WHERE side = 'draft'")
-    for name, shape, loaded, elements, shared in rows:
+    rows = run.execute(
+        "SELECT name, shape, elements_loaded, elements, shared_with, nan_count FROM params WHERE side = 'draft'"
+    )
+    for name, shape, loaded, elements, shared, bad in rows:
         value = _shared(shared, material)
+        if value is None and bad and any(key in material.altered for _, _, key in landed.get(name, [])):
+            value = torch.full(shape, torch.nan)  # one is enough to spoil every row
         if value is None and name in held:
             value = held[name].reshape(shape)
         if value is None and (loaded or 0) >= elements:
@@ -180,11 +209,13 @@ def _assembled(
     files: Checkpoint, parts: list[tuple[int, int, str]], shape: list[int], material: Material
 ) -> Tensor | None:
     """A parameter put together from the file's tensors; None when the file has others than those that were loaded."""
-    if len(parts) == 1 and parts[0][2] in files:
+    if len(parts) == 1 and parts[0][2] in files and parts[0][2] not in material.altered:
         whole = values(files, parts[0][2])
         if whole.numel() == math.prod(shape):
             return widened(whole.reshape(shape))
     flat = torch.empty(math.prod(shape))
+    if any(key in material.altered for *_, key in parts):
+        return None
     for offset, elements, key in parts:
         if key not in files:
             material.differs.append(f"the server loaded a tensor {key}, and {files.path} has none")

@@ -16,9 +16,9 @@ from torch import Tensor
 from eagletrace.replay.architecture import Architecture
 from eagletrace.replay.recorded import Sequence
 
-Recurrent = Literal["residual", "normed", "repeated", "fused"]
+Recurrent = Literal["residual", "normed", "repeated", "fused", "difference"]
 """What depth 2 and deeper are fed: the state before the final norm, the one after it, that of the extend at every
-depth, or the fused aux states."""
+depth, the fused aux states, or what the layers added without the residual."""
 
 CAPTURED: tuple[int, ...] = ()
 """The aux states as the engine captured them, instead of named layers."""

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eagletrace.replay.architecture import Latent
+from eagletrace.replay.architecture import Latent, needed_tensors
 from eagletrace.replay.recipe import CAPTURED, Recipe, to_target
 from eagletrace.replay.recorded import Sequence
 from eagletrace.replay.result import ReplayError
@@ -59,18 +59,7 @@ class Reference:
                               else f"the draft has no tensor {missing[0]}")  # fmt: skip
 
     def _needed(self) -> Iterator[str]:
-        if self.recipe.apply_fc:
-            yield "fc.weight"
-        attention = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj") if self.shape.latent else (
-            "q_proj", "k_proj", "v_proj")  # fmt: skip
-        modules = [
-            *(f"self_attn.{name}" for name in (*attention, "o_proj")),
-            "mlp.gate_proj",
-            "mlp.up_proj",
-            "mlp.down_proj",
-        ]
-        for layer in range(self.shape.layers):
-            yield from (f"layers.{layer}.{module}.weight" for module in modules)
+        yield from (n for n in needed_tensors(self.shape) if n != "fc.weight" or self.recipe.apply_fc)
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
@@ -149,15 +138,21 @@ class Reference:
         """Draft-vocabulary logits of states [..., H] before the final norm."""
         return F.linear(self._norm(hidden, "norm"), self.recipe.head.float())
 
-    def handed_on(self, extended_fused: Tensor, first: Tensor, hidden: Tensor) -> Tensor:
-        """What the next depth is fed: the state before the final norm unless the recipe says otherwise."""
+    def handed_on(self, fused: Tensor, first: Tensor | None, given: Tensor, made: Tensor) -> Tensor:
+        """What the next depth is fed: the state before the final norm unless the recipe says otherwise.
+
+        `fused` is that of the extend, `first` what the extend handed on (None there), `given` the state that this depth
+        was given and `made` the one that its layers made of it; [..., H] each.
+        """
         recurrent = self.recipe.recurrent
-        if recurrent == "repeated":
+        if recurrent == "repeated" and first is not None:
             return first
         if recurrent == "fused":
-            return extended_fused
+            return fused
+        if recurrent == "difference":
+            return made - given
         normed = (recurrent == "normed") != self.shape.norm_output
-        return self._norm(hidden, "norm") if normed else hidden
+        return self._norm(made, "norm") if normed else made
 
     def draft(
         self, sequence: Sequence, extended: Extended, anchors: Tensor, steps: int, topk: int, nodes: int
@@ -184,8 +179,9 @@ class Reference:
             logits = edit.first_logits(sequence, anchors, logits)
         scores, ids = _best(logits, topk)
         tree = _Candidates(self._tokens(ids), scores)
-        first = self.handed_on(extended.fused[anchors], out, out)[:, None].expand(-1, topk, -1)
-        fused = extended.fused[anchors][:, None].expand(-1, topk, -1)
+        fused = extended.fused[anchors]
+        first = self.handed_on(fused, None, fused, out)[:, None].expand(-1, topk, -1)
+        fused = fused[:, None].expand(-1, topk, -1)
         hidden, states = first, [first[:, :1]]
         mask = self._mask(sequence, anchors, len(extended.out))
         paths: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(self.shape.layers)]
@@ -201,7 +197,7 @@ class Reference:
             logits = self.logits(state)
             for edit in recipe.edits:
                 logits = edit.step_logits(sequence, anchors, depth, logits)
-            handed = self.handed_on(fused, first, state)
+            handed = self.handed_on(fused, first, hidden, state)
             probabilities, ids = _best(logits, topk)
             chosen = tree.grow(self._tokens(ids), probabilities)
             hidden = handed.gather(1, chosen[..., None].expand(-1, -1, handed.shape[-1]))

@@ -153,8 +153,9 @@ def rounds_in_order(recording: Recording) -> list[tuple[Sequence, Round]]:
     return [(sequence, r) for sequence in recording.sequences for r in sequence.rounds]
 
 
-def gain(better: Scored, worse: Scored, *, walked: bool = False) -> tuple[float, float, float]:
-    """Mean difference of correct drafts at the same anchors, with a 95 % interval (a bootstrap over blocks of 16).
+def gain(better: Scored, worse: Scored, *, walked: bool = False, alpha: float = 0.05) -> tuple[float, float, float]:
+    """Mean difference of correct drafts at the same anchors, with an interval of level 1 - `alpha` (a bootstrap over
+    blocks of 16 anchors).
 
     With `walked`, only at the anchors of the rounds that the worse one would have run: what fails in some rounds of a
     request alone, such as the first, does not show at all anchors.
@@ -171,5 +172,5 @@ def gain(better: Scored, worse: Scored, *, walked: bool = False) -> tuple[float,
         return 0.0, -math.inf, math.inf
     chosen = np.random.default_rng(0).integers(0, len(blocks), (RESAMPLES, len(blocks)))
     means = sums[chosen].sum(1) / np.maximum(counts[chosen].sum(1), 1)
-    low, high = np.quantile(means, (0.025, 0.975))
+    low, high = np.quantile(means, (alpha / 2, 1 - alpha / 2))
     return float(sums.sum() / counts.sum()), float(low), float(high)

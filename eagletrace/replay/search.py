@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from eagletrace.replay.architecture import needed_tensors
 from eagletrace.replay.changes.departures import departures
 from eagletrace.replay.changes.edits import Scrambled
 from eagletrace.replay.changes.hidden import hidden
@@ -24,8 +25,14 @@ from eagletrace.replay.scoring import Scored, gain, score
 
 COSTS = 0.05
 """Share of the accept length that a change must cost to be a cause; less is harmless, or too little to matter."""
-REGAINS = 0.08
-"""Share of the accept length that a change of the intended draft must add: many are tried, so one may fit by chance."""
+REGAINS = 0.05
+"""Share of the accept length that a change of the intended draft must add to be a cause."""
+REGAINS_ALPHA = 0.005
+"""Level at which it must be above nothing: about forty are tried, and one may fit by chance."""
+PARTLY = 0.5
+"""A change that explains at least so much of the tokens that nothing else explains is named, with its share."""
+WHOLE = ("map", "head")
+"""Repairs that are tried where the file lacks a tensor: others would be judged with noise in its place."""
 PAIRS = 3
 """Changes that come nearest, from which pairs are made."""
 HEARD = 0.1
@@ -83,9 +90,9 @@ def search(material: Material, recording: Recording, progress: Progress) -> Foun
     progress("the draft as its files say")
     should, why = _runnable(recipe, recording)
     found = Found(should, should, served, tried=near, unrunnable=why, recipe=recipe, as_served=applied(recipe, seen))
-    _weigh(found, recipe, seen, recording, progress)
     base, start = (recipe, should) if should is not None else (applied(recipe, seen), served)
     best = _repair(found, material, recording, base, start, progress)
+    _weigh(found, best if should is not None else recipe, seen, recording, progress)
     progress("whether hidden states mean anything to the draft")
     found.deaf = _deaf(best, found.best or served, recording)
     return found
@@ -123,7 +130,10 @@ def _explain(
         for second in _try_all(others, first.change(recipe), recording, progress)[:1]:
             if second.scored.fidelity > best[0]:
                 best = (second.scored.fidelity, [first.change, second.change])
-    return (best[1] if best[0] >= REPRODUCES else []), tried
+    if best[0] >= REPRODUCES:
+        return best[1], tried
+    partly = 1 - tried[0].scored.fidelity <= (1 - served.fidelity) * PARTLY
+    return ([tried[0].change] if partly else []), tried[partly:]
 
 
 def _try_all(changes: Sequence[Change], recipe: Recipe, recording: Recording, progress: Progress) -> list[Tried]:
@@ -139,18 +149,20 @@ def _try_all(changes: Sequence[Change], recipe: Recipe, recording: Recording, pr
 
 
 def _weigh(found: Found, recipe: Recipe, seen: list[Change], recording: Recording, progress: Progress) -> None:
-    """Which departures cost acceptance: alone against the intended draft, or as the last of all."""
+    """Which departures cost acceptance: alone against the draft with all repairs, or as the last of all.
+
+    `recipe` is the draft with all repairs, so that what they hide is seen.
+    """
+    everything = _runnable(applied(recipe, seen), recording)[0] if seen and found.repaired else found.served
     for change in seen:
         progress(f"what it costs: {change.text}")
-        others = [c for c in seen if c is not change]
         alone, _ = _runnable(change(recipe), recording)
-        rest, _ = _runnable(applied(recipe, others), recording)
+        rest, _ = _runnable(applied(recipe, [c for c in seen if c is not change]), recording)
         losses: list[tuple[float, float, float]] = []
-        if found.should is not None and alone is not None:
-            losses += [gain(found.should, alone), gain(found.should, alone, walked=True)]
-        if rest is not None:
-            losses += [gain(rest, found.served), gain(rest, found.served, walked=True)]
-        shown = rest if rest is not None and len(seen) == 1 else found.should or rest
+        for better, worse in ((found.best, alone), (rest, everything)):
+            if better is not None and worse is not None:
+                losses += [gain(better, worse), gain(better, worse, walked=True)]
+        shown = rest if rest is not None and len(seen) == 1 else found.best or rest
         tried = Tried(change, shown or found.served, max(losses, default=(0.0, 0.0, 0.0)))
         harmful = not losses or any(_matters(loss, found.served, COSTS) for loss in losses)
         (found.harmful if harmful else found.harmless).append(tried)
@@ -172,12 +184,14 @@ def _repair(
     for _ in range(REPAIRS):
         used = {t.change.family for t in found.repaired}
         candidates = [c for c in repairs(material, recording, recipe) if c.family not in used]
+        if any(name not in material.filed for name in needed_tensors(recipe.architecture)):
+            candidates = [c for c in candidates if c.family in WHOLE]
         tried: list[Tried] = []
         for change in candidates:
             progress(f"what it regains: {change.text}")
             scored, _ = _runnable(change(recipe), recording)
             if scored is not None:
-                tried.append(Tried(change, scored, gain(scored, start)))
+                tried.append(Tried(change, scored, gain(scored, start, alpha=REGAINS_ALPHA)))
         tried.sort(key=lambda t: -t.gain[0])
         if not tried or not _matters(tried[0].gain, start, REGAINS):
             found.tried += tried[:PAIRS]

@@ -46,8 +46,8 @@ def _pairs(reference: Reference, sequence: Sequence) -> Iterator[tuple[str, int,
             yield "fc_out", position, sequence.fused[position], extended.fused[position]
     for (stage, position, depth), value in sorted(sequence.stages.items()):
         if stage == "draft_out" and depth <= 1 and position < len(extended.out):
-            row = extended.out[position]
-            yield "draft_out", position, value.reshape(-1)[: len(row)], reference.handed_on(row, row, row)
+            row, fused = extended.out[position], extended.fused[position]
+            yield "draft_out", position, value.reshape(-1)[: len(row)], reference.handed_on(fused, None, fused, row)
 
 
 def _agreement(stage: str, pairs: list[tuple[int, Tensor, Tensor]]) -> StageAgreement:

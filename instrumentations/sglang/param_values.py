@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import torch
 
 from eagletrace.instrumentations.sglang.session import Session
@@ -23,6 +25,19 @@ def write(session: Session) -> None:
         loaded = session.params.get(name, {}).get("elements_loaded")
         if loaded is not None and loaded < tensor.numel() and place(tensor) not in shared:
             chosen.append((name, tensor))
+    _write(session, chosen)
+
+
+def write_changed(session: Session, names: Collection[str]) -> None:
+    """Write the values of draft parameters that an update changed. An update stops the engine: it may wait."""
+    from eagletrace.instrumentations.sglang.load import named_tensors
+
+    if session.recorder.settings.level == "tensors" and names:
+        _write(session, [(name, tensor) for name, tensor in named_tensors(session.draft_runner.model) if name in names])
+
+
+def _write(session: Session, chosen: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Rows of some parameters, the smaller ones first, until the bound; what is left out is an event."""
     held, left = 0, list[tuple[str, torch.Tensor]]()
     for name, tensor in sorted(chosen, key=lambda item: item[1].nbytes):
         if held + tensor.nbytes > VALUES_BYTES:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eagletrace.instrumentations.patching import Hook, Target
-from eagletrace.instrumentations.sglang import load
+from eagletrace.instrumentations.sglang import load, param_values
 from eagletrace.instrumentations.sglang.session import Session
 
 NAMES_KEPT = 50
@@ -100,4 +100,5 @@ def params_after(session: Session, side: str, epoch: int) -> list[str] | None:
     now = {(which, name): load.checksum_of(tensor) for which, name, tensor in load.watched(session, model)}
     changed = {key: checksum for key, checksum in now.items() if checksum != session.checksums.get(key)}
     load.param_rows(session, model, "updated", changed, epoch)
+    param_values.write_changed(session, {name for which, name in changed if which == "draft"})
     return [name if which == side else f"{which}:{name}" for which, name in changed]

@@ -14,7 +14,8 @@ from eagletrace.replay.changes import edits  # noqa: E402
 from eagletrace.replay.changes.intended import intended  # noqa: E402
 from eagletrace.replay.material import Material  # noqa: E402
 from eagletrace.replay.recipe import Recipe  # noqa: E402
-from eagletrace.replay.recorded import Recording  # noqa: E402
+from eagletrace.replay.recorded import Recording, Sequence  # noqa: E402
+from eagletrace.replay.reference import Reference  # noqa: E402
 from eagletrace.replay.result import REPRODUCES  # noqa: E402
 from eagletrace.replay.rope import Rope  # noqa: E402
 from eagletrace.replay.search import Found, search  # noqa: E402
@@ -45,6 +46,7 @@ def test_a_healthy_draft_has_no_cause(shape: offline.Shape) -> None:
 
 RUNTIME: dict[str, tuple[str, Callable[[Recipe], Recipe], int]] = {
     "fused": ("recurrence.hidden", lambda r: replace(r, recurrent="fused"), 0),
+    "without the residual": ("recurrence.hidden", lambda r: replace(r, recurrent="difference"), 0),
     "another layout": (
         "rope.mismatch",
         lambda r: replace(r, architecture=replace(r.architecture, rope=Rope(32, interleaved=True))),
@@ -81,6 +83,76 @@ def test_what_costs_less_than_can_be_shown_is_found_and_no_cause(name: str) -> N
     assert causes(found) == []
     assert [t.change.cause for t in found.harmless] == [cause]
     assert found.served.fidelity >= REPRODUCES
+
+
+def with_sequences(recording: Recording, **fields: object) -> Recording:
+    sequences = [replace(s, **fields) for s in recording.sequences]  # type: ignore[arg-type]
+    return replace(recording, sequences=sequences)
+
+
+@pytest.mark.parametrize(("part", "how"), [("prefix", "zero"), ("prefix", "scaled"), ("chunks", "unseen")])
+def test_a_cache_that_lost_a_part_is_told(part: str, how: str) -> None:
+    """What the lab's draft loses by it is little: it is found, whatever it costs."""
+    recording = with_sequences(offline.empty(), cached=24 if part == "prefix" else 0, chunk_ends=(16, 32, 40))
+    broken = intended(offline.material(), recording).edited(edits.LostCache(part, how, 4.0))
+    found = searched(offline.material(), offline.served(recording, broken))
+    assert [t.change.cause for t in (*found.harmful, *found.harmless)] == ["kv.prefix"]
+    assert found.served.fidelity >= REPRODUCES
+
+
+def test_a_first_round_from_zeros_is_told() -> None:
+    found = searched(offline.material(), served(lambda r: r.edited(edits.FirstRoundLost())))
+    assert [t.change.cause for t in (*found.harmful, *found.harmless)] == ["round.first"]
+    assert found.served.fidelity >= REPRODUCES
+
+
+def stale(recording: Recording, rows: int) -> Recording:
+    """`fc` ran on the states of `rows` positions before, from the end of the prompt on."""
+    reference = Reference(intended(offline.material(), recording))
+    sequences = list[Sequence]()
+    for sequence in recording.sequences:
+        fused = reference.fuse(sequence, sequence.captured).clone()
+        fused[sequence.prompt + rows :] = fused[sequence.prompt : -rows].clone()
+        sequences.append(replace(sequence, fused=fused))
+    return replace(recording, sequences=sequences)
+
+
+def test_stale_inputs_are_told_by_the_recorded_states() -> None:
+    recording = stale(offline.empty(), 3)
+    broken = intended(offline.material(), recording).edited(edits.AsRecorded())
+    found = searched(offline.material(), offline.served(recording, broken))
+    assert causes(found) == ["graph.stale"]
+    assert found.served.fidelity >= REPRODUCES
+
+
+def test_states_that_are_nobodys_are_not_called_stale() -> None:
+    """Noise after `fc` is no other position's state: what did it is not known, and nothing is named."""
+    recording = stale(offline.empty(), 3)
+    for sequence in recording.sequences:
+        assert sequence.fused is not None
+        sequence.fused += torch.randn_like(sequence.fused) * sequence.fused.std()
+    broken = intended(offline.material(), recording).edited(edits.AsRecorded())
+    found = searched(offline.material(), offline.served(recording, broken))
+    assert causes(found) == [] and found.served.fidelity < REPRODUCES
+
+
+def test_another_aux_state_without_fc_is_told() -> None:
+    material = offline.material(facts={"forward.fc_applied": False})
+    recording = offline.empty()
+    base = replace(intended(material, recording), apply_fc=False).edited(edits.OneSlot(0, 3))
+    found = searched(material, offline.served(recording, base))
+    assert causes(found)[0] == "fc.bypassed" and found.served.fidelity >= REPRODUCES
+
+
+def test_tokens_given_at_the_ends_of_chunks_are_told() -> None:
+    recording = with_sequences(offline.empty(), chunk_ends=(16, 32, 40))
+    for sequence in recording.sequences:
+        given = sequence.tokens[1 : sequence.rows + 1].clone()
+        given[[15, 31]] = (given[[15, 31]] + 7) % 500
+        sequence.given_tokens = given
+    broken = intended(offline.material(), recording).edited(edits.GivenTokens())
+    found = searched(offline.material(), offline.served(recording, broken))
+    assert {t.change.cause for t in (*found.harmful, *found.harmless)} <= {"kv.prefix"}
 
 
 def test_what_the_files_have_wrong_is_repaired() -> None:

@@ -77,13 +77,18 @@ def _as_captured(recipe: Recipe, *, fc: bool) -> Recipe:
 
 
 def _weights(material: Material) -> list[Change]:
-    """Parameters that hold other values than the file's tensors, one change for each reason."""
+    """Parameters that hold other values than the file's tensors, one change for each reason.
+
+    What the file lacks altogether is no departure: there is nothing to compare it with.
+    """
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in material.served.items():
-        if name in APART or _same(value, material.filed.get(name)):
+        if name in APART or name not in material.filed or _same(value, material.filed[name]):
             continue
-        groups.setdefault(_reason(material, name), {})[name] = value
+        spoiled = bool(value.isnan().any()) and not bool(material.filed[name].isnan().any())
+        groups.setdefault("numerics.nan" if spoiled else _reason(material, name), {})[name] = value
     texts = {
+        "numerics.nan": "parameters hold NaN that the file does not have: {}",
         "weights.not_loaded": "tensors of the file landed nowhere: {}",
         "weights.missing": "tensors that the served file did not have: {}",
         "weights.quantization": "parameters hold other values than the file's tensors: {}",

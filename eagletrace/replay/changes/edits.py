@@ -49,13 +49,15 @@ class AnswerShifted(Edit):
 
 @dataclass(frozen=True)
 class LostCache(Edit):
-    """The draft's KV of a part of the prompt is gone: zero, or not seen at all.
+    """The draft's KV of a part of the prompt is gone: zero, not seen at all, or its keys stand at another scale.
 
-    `part` is `prefix` (what the prefix cache had) or `chunks` (all chunks of the prompt but the last).
+    `part` is `prefix` (what the prefix cache had) or `chunks` (all chunks of the prompt but the last); `how` is `zero`,
+    `unseen` or `scaled`.
     """
 
     part: str
-    zero: bool
+    how: str
+    scale: float = 1.0
 
     def end(self, sequence: Sequence) -> int:
         """First position that is kept."""
@@ -64,15 +66,15 @@ class LostCache(Edit):
         return sequence.chunk_ends[-2] if len(sequence.chunk_ends) > 1 and not sequence.cached else 0
 
     def cache(self, sequence: Sequence, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Zero the part."""
-        if not self.zero:
-            return keys, values
-        kept = (torch.arange(len(keys)) >= self.end(sequence))[:, None, None]
-        return keys * kept, values * kept
+        """Zero or rescale the part."""
+        lost = (torch.arange(len(keys)) < self.end(sequence))[:, None, None]
+        if self.how == "zero":
+            return keys * ~lost, values * ~lost
+        return (torch.where(lost, keys * self.scale, keys), values) if self.how == "scaled" else (keys, values)
 
     def visible(self, sequence: Sequence, anchors: Tensor, mask: Tensor) -> Tensor:
         """Hide the part from later rows."""
-        if self.zero:
+        if self.how != "unseen":
             return mask
         end = self.end(sequence)
         hidden = (torch.arange(mask.shape[1]) < end)[None, :] & (anchors >= end)[:, None]

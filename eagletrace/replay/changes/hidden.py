@@ -19,6 +19,8 @@ from eagletrace.replay.stages import TOLERANCE
 
 SHIFTS = (1, -1, 2, -2, 3, -3)
 STALE = 0.25  # of the states that differ, how many must be another position's
+KEY_SCALES = (0.25, 1 / 3, 0.5, 2.0, 3.0, 4.0)
+"""Scales at which a quantised or restored cache may come back."""
 MANY = 0.9  # of the rounds past a limit, how many must draft the one constant token
 
 
@@ -42,6 +44,7 @@ def _recurrence(recipe: Recipe) -> list[Change]:
     fed: dict[Recurrent, str] = {
         "normed": "depth 2 and deeper are fed the state after the final norm (or before it, where norm_output is set)",
         "repeated": "depth 2 and deeper are fed the extend's state again at every step",
+        "difference": "depth 2 and deeper are fed what the draft's layer added, without the residual",
         "fused": "depth 2 and deeper are fed the fused target states again",
     }
     changes = [_recurrent(kind, text) for kind, text in fed.items()]
@@ -159,13 +162,17 @@ def _cache(recording: Recording) -> list[Change]:
     if any(len(s.chunk_ends) > 1 for s in recording.sequences):
         parts.append(("chunks", "the draft's KV of all prompt chunks but the last"))
     for part, text in parts:
-        changes.append(_lost(part, f"{text} is zero", zero=True))
-        changes.append(_lost(part, f"{text} is not seen", zero=False))
+        changes.append(_lost(f"{text} is zero", edits.LostCache(part, "zero")))
+        changes.append(_lost(f"{text} is not seen", edits.LostCache(part, "unseen")))
+        changes += [
+            _lost(f"{text} has keys {scale:g} times too large", edits.LostCache(part, "scaled", scale))
+            for scale in KEY_SCALES
+        ]
     return changes
 
 
-def _lost(part: str, text: str, *, zero: bool) -> Change:
-    return Change("kv.prefix", text, lambda r: r.edited(edits.LostCache(part, zero)), "cache")
+def _lost(text: str, edit: edits.LostCache) -> Change:
+    return Change("kv.prefix", text, lambda r: r.edited(edit), "cache")
 
 
 def _rounds(recording: Recording) -> list[Change]:
@@ -219,7 +226,9 @@ def _limit(material: Material, recording: Recording) -> list[Change]:
     if count < MANY * len(half):
         return []
     other = [position for position, t in drafted if t != token]
-    limit = (other[-1] + 1) if other else 0
+    if not other:
+        return []  # everywhere, so that no limit is to blame
+    limit = other[-1] + 1
     served = material.served_map()
     ids = [token] if served is None else torch.nonzero(served == token).flatten().tolist()
     if not ids:
