@@ -10,7 +10,7 @@ PYTEST ?= $(RUN) pytest
 
 SOAK_MINUTES ?= 30
 
-.PHONY: help setup setup-0.5.9 setup-0.5.20 demo test test-fast lint matrix releases fuzz soak docs clean
+.PHONY: help setup setup-0.5.9 setup-0.5.20 browser demo test test-fast lint matrix releases fuzz soak docs clean
 
 help:
 	@echo 'make demo         set up, serve a draft with a fault, name the cause; then the same healthy'
@@ -60,6 +60,13 @@ $(VENV_0_5_20)/.ready: $(VENV)/.ready
 	@$(PIP) --python $(VENV_0_5_20)/bin/python install --no-deps -e .
 	@touch $@
 
+# What the tests of the report open it with; a Debian package, since playwright's own is a download.
+browser:
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { \
+	    echo 'Chromium, for the tests of the report'; \
+	    timeout 120 apt-get update -qq && timeout 300 apt-get install -yqq --no-install-recommends chromium >/dev/null; } \
+	    || echo 'no Chromium: install one, or the tests of the report in a browser are skipped'
+
 demo: setup
 	@$(RUN) eagletrace.lab.demo
 
@@ -68,10 +75,10 @@ lint: setup
 	$(RUN) pyright
 	$(VENV)/bin/lint-imports
 
-test: setup setup-0.5.9 setup-0.5.20 lint
+test: setup setup-0.5.9 setup-0.5.20 browser lint
 	$(PYTEST)
 
-test-fast: setup lint
+test-fast: setup browser lint
 	$(PYTEST) -m 'not lab'
 
 releases: setup

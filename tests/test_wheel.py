@@ -104,6 +104,8 @@ def _expected() -> set[str]:
     found = {f"eagletrace/{p.relative_to(ROOT / 'eagletrace')}" for p in (ROOT / "eagletrace").rglob("*.py")}
     for folder, pattern in (("instrumentations", "*.py"), ("queries", "*.sql")):
         found |= {f"eagletrace/{p.relative_to(ROOT)}" for p in (ROOT / folder).rglob(pattern)}
+    pages = (ROOT / "eagletrace" / "report" / "html").rglob("*.*")
+    found |= {f"eagletrace/{p.relative_to(ROOT / 'eagletrace')}" for p in pages if p.suffix != ".pyc"}
     found |= {f"eagletrace/{p.relative_to(ROOT / 'eagletrace')}" for p in DEMO_RUN.rglob("*") if p.is_file()}
     return {*found, "eagletrace/py.typed", "eagletrace.pth", "eagletrace.start"}
 
@@ -162,6 +164,18 @@ def test_a_recorded_run_is_diagnosed(python: Path, tmp_path: Path) -> None:
     result = json.loads(done.stdout)
     assert result["verdict"] == "inconclusive" and result["acceptance"]["rounds"] == 3
     assert result["acceptance"]["accepted"] == 5
+
+
+def test_the_report_is_written(python: Path, tmp_path: Path) -> None:
+    """Templates, styles and scripts are in the wheel; tokens as text need a library more, and the message says so."""
+    output = tmp_path / "page.html"
+    done = command(python, "report", small_run(tmp_path / "run"), "-o", output)
+    assert done.returncode == 0, done.stderr
+    page = output.read_text(encoding="utf-8")
+    assert "INCONCLUSIVE" in page and "Observable" in page and "Content-Security-Policy" in page
+    (tmp_path / "tokenizer.json").write_text("{}")
+    asked = command(python, "report", tmp_path / "run", "--tokenizer", tmp_path)
+    assert asked.returncode == 2 and "eagletrace[report]" in asked.stderr
 
 
 def test_the_other_commands(python: Path) -> None:

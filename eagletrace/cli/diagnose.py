@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
 from eagletrace.cli.parsers import Subparsers
-from eagletrace.cli.replaying import add_arguments, replayed
-from eagletrace.errors import EagletraceError
-
-if TYPE_CHECKING:
-    from eagletrace.replay.result import Replay
-    from eagletrace.store import Run
+from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_if_recorded
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -32,9 +26,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def diagnose(options: argparse.Namespace) -> int:
     """Diagnose one run; with `--draft` and `--target`, with proof by replay."""
-    if bool(options.draft) != bool(options.target):
-        given, other = ("--draft", "--target") if options.draft else ("--target", "--draft")
-        raise EagletraceError(f"{given} alone proves nothing: a replay needs {other} too")
+    check_arguments(options)
     return diagnose_path(options.run, as_json=options.json, options=options if options.draft else None)
 
 
@@ -49,7 +41,7 @@ def diagnose_path(path: str, *, as_json: bool, options: argparse.Namespace | Non
     from eagletrace.store import open_run
 
     with many_files(), open_run(path) as run:
-        proof, notes = (None, []) if options is None else _replayed(run, options)
+        proof, notes = (None, []) if options is None else replayed_if_recorded(run, options)
         result = judge(run, proof)
         warnings = [*run.warnings_so_far, *notes]
     warn(warnings)
@@ -58,14 +50,3 @@ def diagnose_path(path: str, *, as_json: bool, options: argparse.Namespace | Non
     else:
         print_diagnosis(result, warnings)
     return result.exit_code
-
-
-def _replayed(run: Run, options: argparse.Namespace) -> tuple[Replay | None, list[str]]:
-    """The replay of a run, and what is to be said of it; None where there is nothing to replay."""
-    from eagletrace.replay.result import NotRecordedError
-
-    try:
-        proof = replayed(run, options)
-    except NotRecordedError as error:
-        return None, [f"no proof by replay: {error}"]
-    return proof, list(proof.notes)

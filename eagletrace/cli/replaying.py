@@ -49,6 +49,24 @@ def replayed(run: Run, options: argparse.Namespace) -> Replay:
         return replay(run, options.draft, options.target, max_positions=positions, progress=told)
 
 
+def check_arguments(options: argparse.Namespace) -> None:
+    """EagletraceError where only one of `--draft` and `--target` is given."""
+    if bool(options.draft) != bool(options.target):
+        given, other = ("--draft", "--target") if options.draft else ("--target", "--draft")
+        raise EagletraceError(f"{given} alone proves nothing: a replay needs {other} too")
+
+
+def replayed_if_recorded(run: Run, options: argparse.Namespace) -> tuple[Replay | None, list[str]]:
+    """The replay of a run, and what is to be said of it; None where there is nothing to replay."""
+    from eagletrace.replay.result import NotRecordedError
+
+    try:
+        proof = replayed(run, options)
+    except NotRecordedError as error:
+        return None, [f"no proof by replay: {error}"]
+    return proof, list(proof.notes)
+
+
 @contextmanager
 def _progress() -> Generator[Callable[[str], None]]:
     from rich.console import Console

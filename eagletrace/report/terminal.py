@@ -44,35 +44,57 @@ def plain_text(diagnosis: Diagnosis, warnings: Sequence[str] = (), width: int = 
 
 def render(diagnosis: Diagnosis, warnings: Sequence[str], width: int, *, fancy: bool) -> Iterator[RenderableType]:
     """The parts of the report, top to bottom."""
-    yield _card(diagnosis, fancy=fancy)
+    yield _diagnosis_card(diagnosis, fancy=fancy)
     yield from _acceptance(diagnosis.acceptance, width, fancy=fancy)
-    for number, cause in enumerate(diagnosis.causes, 1):
+    yield from findings(diagnosis.causes, diagnosis.checks, warnings, width, fancy=fancy)
+
+
+def findings(
+    causes: Sequence[Cause], checks: Sequence[Check], warnings: Sequence[str], width: int, *, fancy: bool
+) -> Iterator[RenderableType]:
+    """Causes with their evidence, checks, warnings."""
+    for number, cause in enumerate(causes, 1):
         yield from _cause(number, cause, width, fancy=fancy)
-    yield from _checks(diagnosis.checks, diagnosis.causes)
+    yield from _checks(checks, causes)
     if warnings:
-        yield from _heading("Warnings")
-        yield from (_bullet(w, "yellow") for w in warnings)
+        yield from bullets("Warnings", warnings, "yellow")
 
 
-def _card(diagnosis: Diagnosis, *, fancy: bool) -> RenderableType:
-    """What, why, what to do next."""
-    word, colour = VERDICTS[diagnosis.verdict]
-    a = diagnosis.acceptance
-    what = Text(f"{word}: ", style=f"bold {colour}")
-    what.append(safe(diagnosis.causes[0].title) if diagnosis.causes else _plain_verdict(diagnosis), style="bold")
-    lines = [what]
-    if diagnosis.causes:
-        cause = diagnosis.causes[0]
-        lines.append(_labelled("Cause", f"{cause.id} ({cause.severity}, confidence {cause.confidence:.0%})"))
-    if a.rounds and a.accept_length is not None:
-        lines.append(_labelled("Accept length", f"{a.accept_length:.2f} over {a.rounds:,} rounds"))
-    lines.append(_labelled("Why", diagnosis.why))
-    lines.append(_labelled("Next", diagnosis.next))
-    run = diagnosis.run
+def bullets(heading: str, texts: Sequence[str], style: str = "") -> Iterator[RenderableType]:
+    """A heading with a list below it."""
+    yield from _heading(heading)
+    yield from (_bullet(text, style) for text in texts)
+
+
+def _diagnosis_card(diagnosis: Diagnosis, *, fancy: bool) -> RenderableType:
+    a, run = diagnosis.acceptance, diagnosis.run
+    counted = a.rounds and a.accept_length is not None
+    length = f"{a.accept_length:.2f} over {a.rounds:,} rounds" if counted else ""
     served = f"SGLang {run.sglang}" if run.sglang else "an engine of unknown version"
-    lines.append(Text(safe(f"run {run.id}, {served}, draft {run.draft or '-'}, target {run.target or '-'}"), "dim"))
-    body = Group(*(line for line in lines if line.plain))
-    return Panel(body, border_style=colour, title=Text("eagletrace diagnose"), title_align="left") if fancy else body
+    return card(
+        "eagletrace diagnose",
+        diagnosis.verdict,
+        diagnosis.causes[0].title if diagnosis.causes else _plain_verdict(diagnosis),
+        diagnosis.causes[:1],
+        [("Accept length", length), ("Why", diagnosis.why), ("Next", diagnosis.next)],
+        f"run {run.id}, {served}, draft {run.draft or '-'}, target {run.target or '-'}",
+        fancy=fancy,
+    )
+
+
+def card(
+    title: str, verdict: str, what: str, causes: Sequence[Cause], lines: Sequence[tuple[str, str]], subject: str, *,
+    fancy: bool,
+) -> RenderableType:  # fmt: skip
+    """The card on top: verdict and what was found, the first of `causes`, labelled lines (empty ones are left out),
+    and what it is about."""
+    word, colour = VERDICTS[verdict]
+    texts = [Text.assemble((f"{word}: ", f"bold {colour}"), (safe(what), "bold"))]
+    texts += [_labelled("Cause", f"{c.id} ({c.severity}, confidence {c.confidence:.0%})") for c in causes]
+    texts += [_labelled(label, text) for label, text in lines]
+    texts.append(Text(safe(subject), "dim"))
+    body = Group(*(text for text in texts if text.plain))
+    return Panel(body, border_style=colour, title=Text(title), title_align="left") if fancy else body
 
 
 def _plain_verdict(diagnosis: Diagnosis) -> str:

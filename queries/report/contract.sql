@@ -1,0 +1,2 @@
+-- title: Load-time facts
+SELECT key, expected, actual, source FROM contract ORDER BY key
