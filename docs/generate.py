@@ -21,11 +21,12 @@ from eagletrace.diagnose import CAUSES, diagnose
 from eagletrace.diagnose.causes import CauseInfo
 from eagletrace.diagnose.checks import load_checks
 from eagletrace.format import TABLES
+from eagletrace.format.attributes import ATTRIBUTES
 from eagletrace.format.facts import CONTRACT_KEYS, EVENT_KINDS
 from eagletrace.format.schema import PROCESS_COLUMNS, Column
 from eagletrace.instrumentations.patching import Target
 from eagletrace.instrumentations.sglang.targets import TARGETS
-from eagletrace.record.spans import ATTRIBUTES
+from eagletrace.report.metrics import METRICS, PREFIX
 from eagletrace.report.picture import diagnosis_svg
 from eagletrace.settings import VARIABLES, Settings
 from eagletrace.store import open_run
@@ -34,7 +35,12 @@ from eagletrace.store.sqlfile import load_folder
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "diagnosis.svg"
 CAUSES_PAGE = ROOT / "docs" / "causes.md"
-WITH_PARTS = (ROOT / "README.md", ROOT / "docs" / "architecture.md", ROOT / "docs" / "trace-format.md")
+WITH_PARTS = (
+    ROOT / "README.md",
+    ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "trace-format.md",
+    ROOT / "docs" / "exports.md",
+)
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -143,6 +149,22 @@ def named(values: dict[str, str], head: str) -> str:
     return table((head, "meaning"), ((f"`{k}`", v) for k, v in values.items()))
 
 
+def span_attributes() -> str:
+    """Attributes of spans and of their resource."""
+    return table(
+        ("attribute", "type", "on", "from", "meaning"),
+        ((f"`{a.name}`", a.type, a.on, a.convention, a.doc) for a in ATTRIBUTES.values()),
+    )
+
+
+def metrics() -> str:
+    """Prometheus metrics."""
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        ((f"`{PREFIX}{m.name}`", m.type, ", ".join(f"`{label}`" for label in m.labels), m.help) for m in METRICS),
+    )
+
+
 def queries() -> str:
     """The bundled queries."""
     return table(
@@ -172,7 +194,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "columns": columns,
     "contract-keys": lambda: named(CONTRACT_KEYS, "key"),
     "event-kinds": lambda: named(EVENT_KINDS, "kind"),
-    "span-attributes": lambda: named(ATTRIBUTES, "attribute"),
+    "span-attributes": span_attributes,
+    "metrics": metrics,
     "queries": queries,
     "targets": targets,
 }
@@ -225,6 +248,8 @@ def _cause(cause: CauseInfo, checks: Sequence[str]) -> str:
         lines.append(f"- Not named by this release; it needs: {cause.needs}")
     elif checks:
         lines.append(f"- Checks: {', '.join(f'`{c}`' for c in checks)}")
+    if cause.untested:
+        lines.append(f"- Tested on traces written for the test, not in the lab: {cause.untested}")
     return "\n".join([*lines, ""])
 
 

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eagletrace.activate import instrument, uninstrument
+    from eagletrace.check import check
     from eagletrace.diagnose import diagnose
+    from eagletrace.diff import diff
     from eagletrace.store import open_run
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "diagnose", "instrument", "open_run", "uninstrument"]
+__all__ = ["__version__", "check", "diagnose", "diff", "instrument", "open_run", "uninstrument"]
 
 _WHERE = {
+    "check": "eagletrace.check",
     "diagnose": "eagletrace.diagnose",
+    "diff": "eagletrace.diff",
     "instrument": "eagletrace.activate",
     "open_run": "eagletrace.store",
     "uninstrument": "eagletrace.activate",

@@ -21,11 +21,13 @@ PER_ROUND = "the average of the engine's own number of each round, plus one"
 def measure(run: Run) -> Acceptance:
     """Counts of user requests' counted rounds; those of the totals where verdicts were sampled or dropped.
 
-    Leaves temporary tables `round_counts`, `position_stats` and `first_draft_tokens` (the views' content) in the run's
-    connection, so that the checks do not scan rounds and verdicts again.
+    Leaves temporary tables `round_counts`, `round_kinds`, `round_splits`, `round_split_pairs`, `position_stats` and
+    `first_draft_tokens` (the views' content) in the run's connection, so that the checks do not scan rounds and
+    verdicts again.
     """
     run.execute(f"CREATE OR REPLACE TEMP TABLE node_counts AS {_QUERIES['nodes'].sql}")
-    run.execute("CREATE OR REPLACE TEMP TABLE round_counts AS SELECT * FROM main.round_counts")
+    for view in ("round_counts", "round_kinds", "round_splits", "round_split_pairs"):
+        run.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
     rows = run.execute(_QUERIES["depths"].sql)
     if not rows:
         return _with_engine(run, _from_totals(run))

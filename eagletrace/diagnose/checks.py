@@ -84,7 +84,7 @@ def load_checks() -> dict[str, CheckFile]:
 
 HELD = (
     "contract", "params", "checkpoint_keys", "events", "draft_params", "dropped_keys", "aux_layers",
-    "first_draft_entropy", "dropped_rows",
+    "first_draft_entropy", "dropped_rows", "rope_offsets",
 )  # fmt: skip
 """Small views that most checks read: computed once, into temporary tables that hide the views."""
 

@@ -63,6 +63,47 @@ RANK_RATE_SHARE = 0.33
 working draft takes 0.9 of the first drafts in easy text and 0.4 in hard. A third of the others' rate, beyond both
 intervals, is a rank that fails."""
 
+SPLIT_FAILS_SHARE = 0.33
+"""SQL. A kind of round (behind a cached prefix, in a row of the batch, first after a prefill ...) fails where the upper
+end of its rate lies below a third of the lower end of the others': as RANK_RATE_SHARE, more than easy and hard text
+differ by."""
+
+SPLIT_LOW_SHARE = 0.6
+"""SQL. Below this share, with both intervals apart, a kind of round lags behind. Text may do that as well (0.4 against
+0.9 in the extreme), so that it is named only where acceptance is lost and nothing surer explains it."""
+
+UPDATE_SHARE = 0.85
+"""SQL. An update is recorded with its moment, so that a fall at that very moment needs no wide margin: text that differs
+by a seventh from one moment on, beyond both intervals, is no accident."""
+
+SPLIT_ROUNDS = 10
+"""SQL. Rounds of a kind below which nothing is said whatever the interval: 0 of 10 against 0.9 is about the least that
+a third allows."""
+
+SPLIT_REQUESTS = 3
+"""SQL. Requests with such a round, and with another: one hard passage is not a kind of round."""
+
+MANY_Z = 3.36
+"""SQL. Standard errors of an interval of which the widest of 64 is looked at: all hold together in 95 of 100 cases
+(Bonferroni)."""
+
+RECURRENCE_SHARE = 0.5
+"""SQL. Rate at depth 2 over that at depth 1. A draft that was trained on its own hidden states keeps its rate (the
+lab's pair: 1.04); without that training it keeps about 0.7."""
+
+RMS_JUMP = 8
+"""SQL. Root mean square of the draft's input at depth 2 over that at depth 1, either way. The lab's pair: 1.4; a norm
+too many or too few changes it by the size of the hidden states, tens and more."""
+
+CONSTANT_SHARE = 0.9
+"""SQL. One token in nine of ten first drafts, and nine of ten of those rejected: no text is like that."""
+
+GRAMMAR_SHARE = 0.5
+"""SQL. Where a grammar masks most of the rejected drafts, it and not the draft is what rejects."""
+
+SIBLING_COSINE = 0.5
+"""SQL. Cosine of two embeddings of one model's versions; that of unrelated ones, or of random ones, is near zero."""
+
 CONFIDENCE_SETTING = 0.99
 """A setting that was read from the server's own environment says that acceptance is faked."""
 
@@ -75,6 +116,16 @@ CONFIDENCE_SURE_DEGRADED = 0.8
 
 CONFIDENCE_SURE_UNSEEN = 0.7
 """The fact is certain, but too few rounds were recorded to see what it costs."""
+
+CONFIDENCE_PROVED = 0.99
+"""A replay drafts what was served under the fault, and regains acceptance without it."""
+
+CONFIDENCE_REGAINED = 0.75
+"""A replay regains acceptance without the fault, but does not draft all that was served: something else differs."""
+
+CONFIDENCE_EXCLUDED = 0.8
+"""A replay drafts what was served from the files as they are, and no other change regains acceptance: the draft itself
+is left. Not more, because only the changes that are known were tried."""
 
 CONFIDENCE_POSSIBLE = 0.5
 """The fact is often harmless; it is named because acceptance is clearly poor and nothing surer explains it.
@@ -94,4 +145,15 @@ SQL_PARAMS: dict[str, float] = {
     "count_tolerance": COUNT_TOLERANCE,
     "min_rounds": MIN_ROUNDS,
     "rank_rate_share": RANK_RATE_SHARE,
+    "split_fails_share": SPLIT_FAILS_SHARE,
+    "split_low_share": SPLIT_LOW_SHARE,
+    "update_share": UPDATE_SHARE,
+    "split_rounds": SPLIT_ROUNDS,
+    "split_requests": SPLIT_REQUESTS,
+    "many_z": MANY_Z,
+    "recurrence_share": RECURRENCE_SHARE,
+    "rms_jump": RMS_JUMP,
+    "constant_share": CONSTANT_SHARE,
+    "grammar_share": GRAMMAR_SHARE,
+    "sibling_cosine": SIBLING_COSINE,
 }

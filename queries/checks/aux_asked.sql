@@ -13,7 +13,7 @@ WITH f AS (
            fact('aux.capture_enabled') AS flags
 ),
 g AS (
-    SELECT *, CASE WHEN json_type(flags) = 'OBJECT' AND len(json_keys(flags)) > 0
+    SELECT *, CASE WHEN json_type(flags) = 'OBJECT'
         THEN NOT list_bool_or(list_transform(json_keys(flags),
              lambda k: json_extract_string(flags, '$."' || k || '"') = 'true')) END AS all_off
     FROM f

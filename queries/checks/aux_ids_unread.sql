@@ -18,7 +18,7 @@ SELECT
 FROM unread
 UNION ALL
 SELECT 'ok', 'configuration',
-    CASE WHEN EXISTS (SELECT 1 FROM aux_layers) THEN 'all layer ids stand where the engine reads them'
+    CASE WHEN EXISTS (FROM aux_layers) THEN 'all layer ids stand where the engine reads them'
          ELSE 'the configuration names no layers' END,
     json_object('places', (SELECT count(*) FROM aux_layers))
-WHERE NOT EXISTS (SELECT 1 FROM unread)
+WHERE NOT EXISTS (FROM unread)

@@ -17,7 +17,7 @@ engine AS (
 ),
 verdict AS (
     SELECT *, list_sort(due) <> list_sort(captured)
-        AND NOT EXISTS (SELECT 1 FROM aux_layers WHERE NOT read AND (as_inputs OR as_outputs)) AS differ
+        AND NOT EXISTS (FROM aux_layers WHERE NOT read AND (as_inputs OR as_outputs)) AS differ
     FROM engine
 )
 SELECT
@@ -39,8 +39,8 @@ SELECT
              THEN concat('the inputs of layers ', due::VARCHAR, ' are due, those of layers ', captured::VARCHAR,
                          ' are captured')
          ELSE concat('the inputs of layers ', captured::VARCHAR, ' are captured',
-                     CASE WHEN EXISTS (SELECT 1 FROM aux_layers) THEN ', as the configuration says'
+                     CASE WHEN EXISTS (FROM aux_layers) THEN ', as the configuration says'
                           ELSE '; the draft''s configuration names none, so these are the engine''s default' END) END,
     json_object('captured', captured, 'due', due)
 FROM verdict
-WHERE NOT EXISTS (SELECT 1 FROM wrong)
+WHERE NOT EXISTS (FROM wrong)

@@ -8,7 +8,7 @@ WITH f AS (
     SELECT fact('forward.target_hidden_width')::BIGINT AS width, expected('forward.target_hidden_width')::BIGINT AS due,
            fact('target.hidden_size')::BIGINT AS hidden
 ),
-g AS (SELECT *, due > hidden AND width < due AND width % hidden = 0 AS short FROM f)
+g AS (SELECT *, width < due AND width % hidden = 0 AS short FROM f)
 SELECT
     CASE WHEN due IS NULL THEN 'not_applicable' WHEN width IS NULL THEN 'unknown' WHEN short THEN 'alarm' ELSE 'ok' END
         AS status,

@@ -8,7 +8,7 @@
 -- param min_rounds: int = 30, positions below which nothing is said
 WITH p AS (
     SELECT coalesce(sum(positions) FILTER (WHERE rank_class IS NOT NULL), 0) AS n,
-           coalesce(sum(positions) FILTER (WHERE rank_class > 10), 0) AS far,
+           coalesce(sum(positions) FILTER (WHERE rank_class >= 100), 0) AS far,
            coalesce(sum(positions) FILTER (WHERE rank_class = 1), 0) AS first
     FROM position_stats WHERE depth = 1
 )

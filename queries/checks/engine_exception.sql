@@ -13,4 +13,4 @@ SELECT
 FROM events WHERE kind = 'engine_exception'
 UNION ALL
 SELECT 'ok', 'engine', 'no exception passed through a hook', json_object('exceptions', 0)
-WHERE NOT EXISTS (SELECT 1 FROM events WHERE kind = 'engine_exception')
+WHERE NOT EXISTS (FROM events WHERE kind = 'engine_exception')

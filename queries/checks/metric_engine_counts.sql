@@ -16,7 +16,7 @@ WITH f AS (
 g AS (
     SELECT *, EXISTS (FROM dropped_rows) AS dropped,
         abs(rounds - engine_rounds) > $count_tolerance * rounds
-            OR abs(accepted - engine_accepted) > $count_tolerance * greatest(accepted, 100) AS differ
+            OR abs(accepted - engine_accepted) > greatest($count_tolerance * accepted, 1) AS differ
     FROM f
 )
 SELECT

@@ -18,18 +18,19 @@ f AS (
 ),
 g AS (
     SELECT *, n < $min_rounds OR others_n < $min_rounds AS few,
-           wilson(k, n, 1) < $rank_rate_share * wilson(others_k::BIGINT, others_n::BIGINT, -1) AS fails
+           wilson(k, n, 1) AS high, wilson(others_k::BIGINT, others_n::BIGINT, -1) AS others_low
     FROM f WHERE others_n > 0
 )
 SELECT
-    CASE WHEN few THEN 'unknown' WHEN fails THEN 'alarm' ELSE 'ok' END AS status, concat('dp rank ', dp) AS subject,
+    CASE WHEN few THEN 'unknown' WHEN high < $rank_rate_share * others_low THEN 'alarm' ELSE 'ok' END AS status, concat('dp rank ', dp) AS subject,
     CASE WHEN few THEN concat('dp rank ', dp, ' ran ', n, ' rounds, the others ', others_n, '; ', $min_rounds,
                               ' of each would do')
          ELSE concat('the first draft was accepted in ', k, ' of ', n, ' rounds of dp rank ', dp, ', in ', others_k,
                      ' of ', others_n, ' of the others') END AS reason,
     json_object('dp_rank', dp, 'rounds', n, 'first_accepted', k, 'others_rounds', others_n,
-                'others_first_accepted', others_k) AS evidence
+                'others_first_accepted', others_k, 'high', high, 'others_low', others_low) AS evidence
 FROM g
 UNION ALL
-SELECT 'not_applicable', 'ranks', 'one data-parallel rank served requests', json_object('ranks', count(*))
-FROM r HAVING count(*) < 2
+SELECT 'not_applicable', 'ranks', 'one data-parallel rank served requests',
+    json_object('ranks', (SELECT count(*) FROM r))
+WHERE NOT EXISTS (FROM f)

@@ -6,14 +6,13 @@
 -- causes: sampling.rule
 -- references: vllm#40651
 WITH p AS (
-    SELECT coalesce(sum(positions), 0) AS n, coalesce(sum(positions) FILTER (WHERE rejected_equal), 0) AS wrong
+    SELECT sum(positions) AS n, coalesce(sum(positions) FILTER (WHERE rejected_equal), 0) AS wrong
     FROM position_stats
 )
 SELECT
-    CASE WHEN n = 0 THEN 'unknown' WHEN wrong > 0 THEN 'alarm' ELSE 'ok' END AS status,
+    CASE WHEN wrong > 0 THEN 'alarm' ELSE 'ok' END AS status,
     'verification' AS subject,
-    CASE WHEN n = 0 THEN 'no verdict was recorded: EAGLETRACE_LEVEL=tokens, and requests'
-         WHEN wrong > 0 THEN concat(wrong, ' of ', n, ' drafts that equal the target''s choice were rejected')
+    CASE WHEN wrong > 0 THEN concat(wrong, ' of ', n, ' drafts that equal the target''s choice were rejected')
          ELSE concat('every draft that equals the target''s choice was accepted, of ', n, ' positions') END AS reason,
     json_object('positions', n, 'rejected_though_equal', wrong) AS evidence
 FROM p

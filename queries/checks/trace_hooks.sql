@@ -3,14 +3,16 @@
 -- severity: warning
 -- certainty: harmless
 -- requires: hooks
+WITH bad AS (
+    SELECT * FROM hooks
+    WHERE status IN ('shut_out', 'disabled_after_errors') OR (required AND status IN ('missing', 'never_fired'))
+)
 SELECT
     'alarm' AS status, target AS subject,
     concat(target, ' is ', replace(status, '_', ' '), ': ' || detail,
            CASE WHEN errors > 0 THEN concat(' (', errors, ' errors of the hook)') END) AS reason,
     json_object('target', target, 'status', status, 'detail', detail, 'errors', errors) AS evidence
-FROM hooks
-WHERE status IN ('shut_out', 'disabled_after_errors')
-    OR (required AND status IN ('missing', 'never_fired'))
+FROM bad
 UNION ALL
 SELECT 'ok', 'hooks', concat(
         count(*) FILTER (WHERE status IN ('installed', 'graph_hidden')), ' hooks are attached',
@@ -18,6 +20,4 @@ SELECT 'ok', 'hooks', concat(
             '; ', count(*) FILTER (WHERE status = 'graph_hidden'), ' of them see nothing of what captured graphs run')
         END),
     json_object('hooks', count(*))
-FROM hooks
-HAVING count(*) FILTER (WHERE status IN ('shut_out', 'disabled_after_errors')
-                              OR (required AND status IN ('missing', 'never_fired'))) = 0
+FROM hooks HAVING NOT EXISTS (FROM bad)

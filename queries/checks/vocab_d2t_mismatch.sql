@@ -7,8 +7,7 @@
 -- about: Trainers number the kept tokens in ascending order. A map that points outside the vocabulary, at a token
 --        twice, or out of order at tokens that t2d does not mark, was damaged.
 WITH f AS (
-    SELECT fact('d2t.as_offsets') AS m, fact('d2t.all_zero') = 'true' AS zero,
-           fact('target.vocab_size') AS vocabulary
+    SELECT fact('d2t.as_offsets') AS m, fact('target.vocab_size') AS vocabulary
 ),
 w AS (
     SELECT *, (m ->> '$.t2d_agreement')::DOUBLE AS agreement,

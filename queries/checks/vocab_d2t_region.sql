@@ -31,14 +31,14 @@ dead AS (
     SELECT coalesce(sum(drafts), 0) AS drafts, min(first_token) AS low, max(last_token) AS high FROM stretches
 ),
 everything AS (
-    SELECT coalesce(sum(drafts), 0) AS drafts, coalesce(sum(accepted), 0) AS accepted FROM first_draft_tokens
+    SELECT sum(drafts) AS drafts, sum(accepted) AS accepted FROM first_draft_tokens
 ),
 w AS (
     SELECT g.*, dead.drafts AS dead, low, high, e.drafts, e.accepted,
-        dead.drafts > 0 AND e.drafts > dead.drafts
-            AND wilson(e.accepted, e.drafts - dead.drafts, -1) > $live_rate AS broken
+        wilson(e.accepted, e.drafts - dead.drafts, -1) AS live_low
     FROM g, dead, everything e
-)
+),
+x AS (SELECT *, low IS NOT NULL AND live_low > $live_rate AS broken FROM w)
 SELECT
     CASE WHEN NOT in_file THEN 'not_applicable' WHEN redacted THEN 'unknown' WHEN broken AND same_size AND share < 1 THEN 'alarm'
          WHEN drafts < 3 * $dead_stretch_drafts THEN 'unknown' ELSE 'ok' END AS status,
@@ -54,5 +54,5 @@ SELECT
              THEN concat(drafts, ' first drafts are too few to compare tokens: ', 3 * $dead_stretch_drafts, ' would do')
          ELSE 'no stretch of the draft vocabulary is left out' END AS reason,
     json_object('drafts', drafts, 'accepted', accepted, 'in_dead_stretches', dead, 'first_token', low,
-                'last_token', high, 't2d_share', share) AS evidence
-FROM w
+                'last_token', high, 't2d_share', share, 'live_low', live_low) AS evidence
+FROM x

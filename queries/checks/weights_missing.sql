@@ -35,4 +35,4 @@ SELECT
                      ' or are judged by another check') END,
     json_object('parameters', count(*))
 FROM draft_params
-HAVING NOT EXISTS (SELECT 1 FROM missing)
+HAVING NOT EXISTS (FROM missing)

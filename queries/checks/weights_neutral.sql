@@ -5,6 +5,7 @@
 -- requires: params, checkpoint_keys
 -- causes: weights.missing
 -- about: A norm that stays at ones only takes a learned scale away, which most often costs nothing visible.
+WITH neutral AS (SELECT * FROM draft_params WHERE missing > 0 AND harmless_value)
 SELECT
     'alarm' AS status,
     p.name AS subject,
@@ -12,9 +13,7 @@ SELECT
            CASE WHEN p.constant = 0 THEN 'bias' ELSE 'norm' END,
            CASE WHEN k.key IS NOT NULL THEN concat('; ', k.key, ' of the checkpoint landed nowhere') END) AS reason,
     json_object('name', p.name, 'value', p.constant, 'dropped_key', k.key) AS evidence
-FROM draft_params p LEFT JOIN dropped_keys k ON k.fits = p.name
-WHERE p.missing > 0 AND p.harmless_value
+FROM neutral p LEFT JOIN dropped_keys k ON k.fits = p.name
 UNION ALL
 SELECT 'ok', 'parameters', 'every norm and bias was written', json_object('parameters', count(*))
-FROM draft_params
-HAVING count(*) FILTER (WHERE missing > 0 AND harmless_value) = 0
+FROM draft_params HAVING NOT EXISTS (FROM neutral)

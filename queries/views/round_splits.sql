@@ -1,8 +1,9 @@
 -- title: Acceptance of the first draft in each kind of round against all other rounds
 -- needs: round_kinds, wilson_of, normal_quantile
 -- about: Rounds of one request are alike, so that they count for fewer: counts are divided by the design effect, the
---        variance between requests over that of independent rounds (Rao and Scott). All parts of one split are looked
---        at together, and their intervals hold together.
+--        variance between requests over that of independent rounds (Rao and Scott). A kind of round that fails in most
+--        requests and not in all varies more than requests do: for it the others' effect counts if that is smaller.
+--        All parts of one split are looked at together, and their intervals hold together.
 -- column split: what rounds are told apart by
 -- column part: the kind of round
 -- column kind: the same in words, after "rounds"
@@ -50,16 +51,17 @@ sides AS (
     FROM whole w JOIN sums s USING (split) JOIN squares q USING (split)
     GROUP BY w.split, w.part
 ),
-effects AS (
+own_effects AS (
     SELECT *, normal_quantile(0.025 / parts) AS z,
         greatest(1, coalesce(m / nullif(m - 1, 0) * (aa - 2 * a / n * na + (a / n) ** 2 * nn)
-                             / nullif(a * (1 - a / n), 0), 1)) AS effect,
+                             / nullif(a * (1 - a / n), 0), 1)) AS own_effect,
         greatest(1, coalesce(others_m / nullif(others_m - 1, 0)
                              * (others_aa - 2 * others_a / nullif(others_n, 0) * others_na
                                 + (others_a / nullif(others_n, 0)) ** 2 * others_nn)
                              / nullif(others_a * (1 - others_a / nullif(others_n, 0)), 0), 1)) AS others_effect
     FROM sides
-)
+),
+effects AS (SELECT *, least(own_effect, others_effect) AS effect FROM own_effects)
 SELECT
     split, part,
     CASE split

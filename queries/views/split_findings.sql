@@ -1,17 +1,19 @@
 -- title: Kinds of rounds of some splits, and whether the first draft fails there and nowhere else
 -- kind: macro
 -- needs: round_splits, round_split_pairs, wilson_of
--- about: split_findings(['cached'], share, live, least_rounds, least_requests). A kind fails where the upper end of its
---        rate lies below `share` of the lower end of the others', and that above `live`. It is explained by another
---        failing kind where it does not fail without that, and that one does fail without it.
+-- about: split_findings(['cached'], share, strict, live, least_rounds, least_requests). A kind fails where its rate lies
+--        below `share` of the others', both intervals are apart, and the others' lies above `live`; where it is strict,
+--        the upper end of its interval lies below `share` of the others' lower end. It is explained by another failing
+--        kind where it does not fail without that, and that one does fail without it.
 -- column state: fails, explained, few or fine
 -- column text: both rates in words
 -- column ratio: rate over that of the others
-(splits, share, live, least_rounds, least_requests) AS TABLE
+(splits, share, strict, live, least_rounds, least_requests) AS TABLE
 WITH s AS (
     SELECT *, rounds < least_rounds OR requests < least_requests OR others_rounds < least_rounds
             OR others_requests < least_requests AS few,
-        coalesce(high < share * others_low AND others_low > live, FALSE) AS low
+        coalesce(high < others_low AND others_low > live
+                 AND CASE WHEN strict THEN high < share * others_low ELSE rate < share * others_rate END, FALSE) AS low
     FROM round_splits WHERE part <> 'false' AND others_rounds > 0
 ),
 f AS (SELECT *, low AND NOT few AS fails FROM s),
@@ -21,9 +23,9 @@ explained AS (
     JOIN f a ON a.split = p.split AND a.part = p.part AND a.fails
     JOIN f q ON q.split = p.by_split AND q.part = p.by_part AND q.fails
     WHERE NOT coalesce(wilson_of(p.accepted / a.effect, p.rounds / a.effect, 1, a.z)
-                       < share * wilson_of(p.neither_accepted, p.neither_rounds, -1, a.z), FALSE)
+                       < wilson_of(p.neither_accepted, p.neither_rounds, -1, a.z), FALSE)
         AND coalesce(wilson_of(p.by_accepted / q.effect, p.by_rounds / q.effect, 1, q.z)
-                     < share * wilson_of(p.neither_accepted, p.neither_rounds, -1, q.z), FALSE)
+                     < wilson_of(p.neither_accepted, p.neither_rounds, -1, q.z), FALSE)
     GROUP BY ALL
 )
 SELECT f.split, f.part, f.kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,14 @@ SANE_MAP: Row = {
     "length": DRAFT_VOCAB, "min": 0, "max": 500, "in_range": True, "monotone": True, "unique": True,
     "identity": False, "t2d_agreement": 1.0,
 }  # fmt: skip
+ROPE: Row = {"theta": 10000.0, "scaling": "none", "head_dim": 32, "partial": None, "max_position": 4096}
+REQUEST: Row = {"has_image": False, "has_grammar": False, "temperature": 0.0, "prompt_tokens": 0}
 OFFSETS_AS_IDS: Row = {**SANE_MAP, "max": 116, "monotone": False, "unique": False, "t2d_agreement": 0.9}
+
+
+def by(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of a row (or a request's number), where the type checker cannot know what it is given."""
+    return function
 
 
 def param(name: str, shape: list[int], keys: Sequence[str], **changes: Any) -> Row:
@@ -102,6 +109,9 @@ def _healthy_facts() -> dict[str, tuple[Any, Any, str]]:
         "t2d.in_checkpoint": (True, None),
         "t2d.agreement": ({"share": 1.0, "marked": DRAFT_VOCAB, "map_length": DRAFT_VOCAB}, None),
         "hot_token_id": (SANE_MAP, {"length": DRAFT_VOCAB, "max_below": VOCAB}),
+        "draft.rope": (ROPE, None),
+        "target.rope": (ROPE, None),
+        "server.chunked_prefill_size": (2048, None),
         "aux.use_aux_hidden_state": (True, True),
         "aux.count": (AUX, AUX),
         "aux.config_ids": ({}, None),
@@ -131,18 +141,30 @@ class Synthetic:
     keys: dict[str, Row] = field(default_factory=_healthy_keys)
     events: list[tuple[str, Row]] = field(default_factory=list[tuple[str, Row]])
     hooks: list[Row] = field(default_factory=list[Row])
+    hidden: list[Row] = field(default_factory=list[Row])
     rates: tuple[float, ...] = HEALTHY_RATES
     rounds: int = 300
     requests: int = 3
     out_of_vocab: float = 0.02
     far_rank: int = 3
-    entropy: float = 1.5
+    entropy: float | None = 1.5
     dead_from: int | None = None
     level: str = "tokens"
     engine_rounds_factor: float = 1.0
     rounds_recorded: bool = True
     wrong_expectation: bool = False
     seed: int = 0
+    round_columns: Callable[[Row], Row] = lambda row: {}  # of a round, from its other columns
+    request_columns: Callable[[int], Row] = lambda seq: {}
+    rates_of: Callable[[Row], Sequence[float]] | None = None  # of a round and the columns of its request
+    token_of: Callable[[Row], int | None] = lambda row: None  # the drafted token, None: any
+    target_of: Callable[[Row, int], int] = lambda row, depth: 6  # the target's choice after a node
+    masked: Callable[[Row, bool], bool | None] = lambda row, accepted: None  # grammar_masked of a node
+    unjudged: Callable[[Row], bool] = lambda row: False  # whether a round's verdict was not recorded
+    kept: Callable[[Row], bool] = lambda node: True  # whether a node of a tree was recorded
+    vocab_known: bool = True  # whether it was recorded which tokens the draft vocabulary holds
+    rope_shift: int | None = 0  # positions too far from depth 2 on; None: not recorded
+    rope_shift_of: Callable[[Row], int] | None = None  # the same, of a round
     process: Row = field(default_factory=lambda: {"pid": 7, "tp_rank": 0, "dp_rank": None})
     peers: list[Synthetic] = field(default_factory=list["Synthetic"])  # other ranks of the same run
 
@@ -200,8 +222,11 @@ class Synthetic:
         ])  # fmt: skip
         writer.write("params", list(self.params.values()))
         writer.write("checkpoint_keys", [{**row, "landed_in": "[]"} for row in self.keys.values()])
-        writer.write("events", [{"time_unix_nano": 3, "kind": k, "detail": json.dumps(d)} for k, d in self.events])
+        writer.write("events", [
+            {"time_unix_nano": d.get("at", 3), "kind": k, "detail": json.dumps(d)} for k, d in self.events
+        ])  # fmt: skip
         writer.write("hooks", self.hooks)
+        writer.write("hidden", self.hidden)
         if self.rounds:
             self._write_rounds(writer)
 
@@ -212,16 +237,19 @@ class Synthetic:
         fused = self.facts.get("forward.fc_applied", (True,))[0]
         for number in range(1, self.rounds + 1):
             seq = 1 + (number - 1) * self.requests // self.rounds
-            accepted, nodes, drafted = self._round(rng, number, seq)
-            verifies += nodes
-            drafts += drafted
             count, sum_ = done.get(seq, (0, 0))
-            done[seq] = (count + 1, sum_ + accepted)
-            rounds.append({
+            row: Row = {
                 "round": number, "request_round": count + 1, "request_seq": seq, "request_id": f"req-{seq}", "row": 0,
-                "batch_size": 1, "position": number, "cached_tokens": 0, "drafted": len(drafted), "accepted": accepted,
-                "committed": accepted + 1, "counted": True, "fc_applied": fused,
-            })  # fmt: skip
+                "batch_size": 1, "position": number, "cached_tokens": 0, "counted": True, "fc_applied": fused,
+                "graph": False, "time_unix_nano": 1000 * number,
+            }  # fmt: skip
+            row |= self.round_columns(row)
+            accepted, nodes, drafted = self._round(rng, row)
+            verifies += filter(self.kept, nodes)
+            drafts += drafted
+            done[seq] = (count + 1, sum_ + accepted)
+            verdict = None if self.unjudged(row) else accepted
+            rounds.append({**row, "drafted": len(drafted), "accepted": verdict, "committed": accepted + 1})
         if self.level == "tokens" and self.rounds_recorded:
             writer.write("rounds", rounds)
             writer.write("drafts", drafts)
@@ -231,38 +259,49 @@ class Synthetic:
         writer.write("requests", [
             {"request_seq": seq, "request_id": f"req-{seq}", "request_kind": "user", "output_tokens": count + total + 1,
              "finish_reason": "length", "end_time_unix_nano": 9, "engine_accepted": total,
-             "engine_rounds": round(count * self.engine_rounds_factor), "time_unix_nano": 9}
+             "engine_rounds": round(count * self.engine_rounds_factor), "time_unix_nano": 9,
+             **REQUEST, **self.request_columns(seq)}
             for seq, (count, total) in done.items()
         ])  # fmt: skip
 
-    def _round(self, rng: random.Random, number: int, seq: int) -> tuple[int, list[Row], list[Row]]:
-        place = {"round": number, "request_seq": seq}
-        token = rng.randrange(DRAFT_VOCAB)
-        rates = list(self.rates)
+    def _round(self, rng: random.Random, row: Row) -> tuple[int, list[Row], list[Row]]:
+        place = {"round": row["round"], "request_seq": row["request_seq"]}
+        whole = {**REQUEST, **self.request_columns(row["request_seq"]), **row}
+        token, fixed = rng.randrange(DRAFT_VOCAB), self.token_of(whole)
+        token = token if fixed is None else fixed
+        rates = list(self.rates if self.rates_of is None else self.rates_of(whole))
         if self.dead_from is not None and token >= self.dead_from:
             rates[0] = 0.0
         accepted = next((k for k, rate in enumerate(rates) if rng.random() >= rate), len(rates))
-        nodes: list[Row] = [{**place, "node": 0, "depth": 0, "draft_token": 5, "target_token": 6, "reached": True}]
+        nodes: list[Row] = [{**place, "node": 0, "depth": 0, "draft_token": 5, "reached": True,
+                             "position": row["position"], "target_token": self.target_of(whole, 0)}]  # fmt: skip
         drafts: list[Row] = []
         for depth in range(1, len(rates) + 1):
             ok, known = depth <= accepted, depth <= accepted or rng.random() >= self.out_of_vocab
             nodes.append({
                 **place, "node": depth, "parent_node": depth - 1, "depth": depth, "draft_token": token,
-                "expected_token": token if ok or self.wrong_expectation else token + 1, "target_token": 6,
-                "reached": depth <= accepted + 1, "accepted": ok, "target_token_in_draft_vocab": known,
+                "expected_token": token if ok or self.wrong_expectation else token + 1,
+                "target_token": self.target_of(whole, depth),
+                "reached": depth <= accepted + 1, "accepted": ok,
+                "target_token_in_draft_vocab": known if self.vocab_known else None,
                 "draft_rank_of_target_token": 1 if ok else self.far_rank if known else None,
+                "position": row["position"] + depth, "grammar_masked": self.masked(whole, ok),
             })  # fmt: skip
+            shift = self.rope_shift if self.rope_shift_of is None else self.rope_shift_of(whole)
+            shift = None if depth == 1 else shift
+            rope = None if shift is None else row["position"] + depth - 2 + shift
             drafts.append({**place, "node": depth, "parent_node": depth - 1, "depth": depth, "token": token,
-                           "draft_vocab_id": token, "draft_entropy": self.entropy})  # fmt: skip
+                           "draft_vocab_id": token, "draft_entropy": self.entropy, "position": row["position"] + depth,
+                           "rope_position": rope})  # fmt: skip
         return accepted, nodes, drafts
 
     def _totals(self, rounds: list[Row]) -> Row:
         depths = range(1, len(self.rates) + 1)
         return {
             "time_unix_nano": 9, "rounds": len(rounds), "drafted": sum(r["drafted"] for r in rounds),
-            "accepted": sum(r["accepted"] for r in rounds),
-            "reached_by_depth": [sum(r["accepted"] >= d - 1 for r in rounds) for d in depths],
-            "accepted_by_depth": [sum(r["accepted"] >= d for r in rounds) for d in depths],
+            "accepted": sum(r["committed"] - 1 for r in rounds),
+            "reached_by_depth": [sum(r["committed"] >= d for r in rounds) for d in depths],
+            "accepted_by_depth": [sum(r["committed"] > d for r in rounds) for d in depths],
         }  # fmt: skip
 
 

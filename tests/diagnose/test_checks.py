@@ -31,6 +31,33 @@ from cases import (
     unread_ids_equal_defaults,
     use_aux_false,
 )
+from runtime_cases import (
+    before_last_row,
+    cached,
+    constant_token,
+    embeddings_of_a_relative,
+    failing,
+    falls_along_requests,
+    first_round,
+    grammar,
+    grammar_masked,
+    graph,
+    graph_of_two,
+    graph_width,
+    image,
+    input_norm,
+    late,
+    length_limit,
+    other_rope,
+    positions_shifted,
+    quantised,
+    recurrence,
+    sampled,
+    short_context,
+    updated,
+    varied,
+    wrong_values,
+)
 from synthetic import AUX, DRAFT_VOCAB, HIDDEN, LAYER, SANE_MAP, VOCAB, Row, Synthetic
 
 from eagletrace.diagnose import CAUSES, Check, policy
@@ -88,6 +115,7 @@ def rejected_equal() -> Synthetic:
     return run
 
 
+NAN_HIDDEN: Row = {"round": 1, "request_seq": 1, "stage": "draft_in", "nan_count": 2, "rms": 1.0}
 FIRES: dict[str, list[Build]] = {
     "config.algorithm": [served_as_eagle, lambda: edited(server__speculative_algorithm="STANDALONE")],
     "config.simulated": [lambda: edited(env__simulated_acceptance="2.5")],
@@ -127,6 +155,39 @@ FIRES: dict[str, list[Build]] = {
     "metric.engine_counts": [lambda: Synthetic(engine_rounds_factor=1.3)],
     "verify.skipped": [lambda: Synthetic(rounds_recorded=False, engine_rounds_factor=0.0)],
     "numerics.nan_hidden": [Synthetic],
+    "kv.prefix": [lambda: failing(cached)],
+    "kv.prefix_low": [lambda: failing(cached, 0.3)],
+    "batch.row": [lambda: failing(before_last_row)],
+    "batch.row_low": [lambda: failing(before_last_row, 0.3)],
+    "round.first": [lambda: failing(first_round)],
+    "round.first_low": [lambda: failing(first_round, 0.1)],
+    "graph.split": [lambda: failing(graph), lambda: failing(graph_of_two)],
+    "graph.split_low": [lambda: failing(graph, 0.3)],
+    "graph.width": [graph_width],
+    "multimodal.images": [lambda: failing(image)],
+    "multimodal.images_low": [lambda: failing(image, 0.3)],
+    "grammar.requests": [lambda: failing(grammar)],
+    "grammar.requests_low": [lambda: failing(grammar, 0.3)],
+    "grammar.masked": [grammar_masked],
+    "sampling.temperature": [lambda: failing(sampled, 0.3)],
+    "length.limit": [length_limit],
+    "length.config": [short_context],
+    "rope.trend": [falls_along_requests],
+    "rope.settings": [other_rope],
+    "position.rope": [positions_shifted],
+    "position.offset": [positions_shifted],
+    "recurrence.depth2": [recurrence],
+    "recurrence.rms": [lambda: Synthetic(hidden=[{**NAN_HIDDEN, "nan_count": 0, "stage": stage, "rms": rms}
+                                                 for stage, rms in (("fc_out", 1.0), ("draft_in", 30.0))])],
+    "draft.constant": [constant_token],
+    "weights.changed": [lambda: updated("draft", "target")],
+    "weights.one_sided": [lambda: updated("target")],
+    "weights.step": [lambda: failing(late)],
+    "weights.scales": [lambda: quantised("dropped")],
+    "weights.decoded": [wrong_values, lambda: quantised(decoded=False)],
+    "fc.norm": [lambda: input_norm(asked=False, tensor=True, served=False, loaded=False),
+                lambda: input_norm(asked=True, tensor=False, served=False)],
+    "target.sibling": [embeddings_of_a_relative],
     "ranks.rounds": [lambda: Synthetic().with_peer(Synthetic(seed=1), tp=1)],
     "ranks.weights": [lambda: Synthetic().with_peer(nan_in("model.fc.weight", checksum="f" * 16), tp=1)],
     "ranks.embed": [lambda: Synthetic().with_peer(edited(embed__shared_with_target=False), tp=1)],
@@ -134,7 +195,6 @@ FIRES: dict[str, list[Build]] = {
     "ranks.facts": [lambda: Synthetic().with_peer(edited(aux__count=1), tp=1)],
     "ranks.acceptance": [lambda: Synthetic().with_peer(Synthetic(rates=(0.1, 0.1, 0.1)), dp=1)],
 }  # fmt: skip
-NAN_HIDDEN: Row = {"round": 1, "request_seq": 1, "stage": "draft_in", "nan_count": 2, "rms": 1.0}
 
 
 def test_every_check_is_covered_here() -> None:
@@ -150,16 +210,14 @@ def test_fires(check_id: str, build: Build, tmp_path: Path) -> None:
 
 
 def test_all_stay_quiet_on_a_healthy_run(tmp_path: Path) -> None:
-    healthy = hook("installed")
-    folder = healthy.write(tmp_path)
-    TraceWriter(folder, {"host": "node", "pid": 8, "tp_rank": 0}).write("hidden", [{**NAN_HIDDEN, "nan_count": 0}])
-    with open_run(folder) as run:
-        measure(run)
-        runner = CheckRunner(run)
-        found = {check.id: runner.run(check) for check in CHECKS.values()}
+    healthy = varied(hooks=hook("installed").hooks)
+    healthy.hidden = [{**NAN_HIDDEN, "nan_count": 0, "stage": stage} for stage in ("fc_out", "draft_in")]
+    found = all_outcomes(healthy, tmp_path, CHECKS.values())
     assert {i: c.reason for i, c in found.items() if c.status not in ("ok", "not_applicable")} == {}
     alone = [i for i in CHECKS if i.startswith("ranks.")]  # test_ranks.py has several
-    assert [i for i, c in found.items() if c.status == "not_applicable"] == ["embed.replaced", *alone]
+    never = ["embed.replaced", "fc.norm", "grammar.masked", "graph.width", "target.sibling", "weights.changed",
+             "weights.one_sided", "weights.scales"]  # fmt: skip
+    assert [i for i, c in found.items() if c.status == "not_applicable"] == sorted([*never, *alone])
 
 
 def test_all_say_unknown_and_what_to_record_when_nothing_was(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cases import REPLACED
-from synthetic import DEFAULT_LAYERS, DRAFT_VOCAB, HIDDEN, LAYER, Synthetic
+from rank_cases import data_parallel, other_weights, sharded, tensor_parallel
+from synthetic import DEFAULT_LAYERS, HIDDEN, Synthetic
 
 from eagletrace.diagnose import Check, Diagnosis, policy
 from eagletrace.diagnose.acceptance import measure
@@ -29,32 +29,6 @@ def outcomes(run: Synthetic, folder: Path) -> dict[str, Check]:
 
 def alarms(run: Synthetic, folder: Path) -> list[str]:
     return [id for id, check in outcomes(run, folder).items() if check.status == "alarm"]
-
-
-def sharded(**changes: Any) -> Synthetic:
-    """A tensor-parallel rank: half of the head and of the projections, everything else whole."""
-    run = Synthetic(**changes)
-    for name, rows in (("lm_head.weight", DRAFT_VOCAB // 2), (f"{LAYER}.self_attn.qkv_proj.weight", HIDDEN)):
-        row = run.params[name]
-        elements = rows * row["shape"][1]
-        row |= {"shape": [rows, row["shape"][1]], "elements": elements, "elements_loaded": elements, "checksum": name}
-    return run
-
-
-def tensor_parallel(second: Synthetic | None = None) -> Synthetic:
-    first = sharded()
-    for row in first.params.values():
-        row["checksum"] = "0" * 16
-    return first.with_peer(second or sharded(), tp=1)
-
-
-def data_parallel(second: Synthetic | None = None) -> Synthetic:
-    return Synthetic().with_peer(second or Synthetic(seed=1), dp=1)
-
-
-def other_weights(run: Synthetic, name: str = "model.norm.weight") -> Synthetic:
-    run.params[name] |= {"checksum": "f" * 16, "rms": 7.0}
-    return run
 
 
 @pytest.mark.parametrize("run", [tensor_parallel, data_parallel], ids=["tp", "dp"])

@@ -19,7 +19,7 @@ CAUSES = (
         "many distinct layer ids as the fusion layer takes), and use an engine release whose class for this target "
         "passes set_eagle3_layers_to_capture on to its language model.",
         cases=("sglang#27829", "SpecForge#310", "the Kimi-K2.5 story: 7168 wide where 21504 was due"),
-        effects=("aux.width_hidden", "aux.width", "aux.layers", "fc.applied", "numerics.nan_hidden"),
+        effects=("aux.width_hidden", "aux.width", "aux.layers", "fc.applied", "graph.width", "numerics.nan_hidden"),
     ),
     CauseInfo(
         id="aux.layers_mismatch",
@@ -48,7 +48,7 @@ CAUSES = (
         fix="Check that hidden_size (target_hidden_size) and the number of aux layers in {draft}/config.json are the "
         "ones of the target at {target}; a draft for another target must be exchanged.",
         cases=("sglang#32334",),
-        effects=("fc.applied", "numerics.nan_hidden"),
+        effects=("fc.applied", "graph.width", "numerics.nan_hidden"),
     ),
     CauseInfo(
         id="fc.bypassed",
@@ -76,7 +76,6 @@ CAUSES = (
         "set it in {draft}/config.json as in training.",
         cases=("vllm#38111", "sglang#32334"),
         loss="partial",
-        needs="hidden states of some requests and a replay of the draft with and without the norm; "
-        "a dropped norm tensor is shown by the check weights.unused_keys",
+        effects=("weights.unused_keys", "weights.neutral"),
     ),
 )

@@ -29,7 +29,7 @@ CAUSES = (
         effects=(
             "aux.flag", "aux.states", "aux.asked", "aux.width_hidden", "aux.width", "aux.layers", "fc.applied",
             "lm_head.replaced", "embed.replaced", "vocab.d2t_missing", "vocab.d2t_length", "vocab.coverage",
-            "numerics.nan_hidden",
+            "numerics.nan_hidden", "graph.width", "fc.norm",
         ),
     ),
 )  # fmt: skip

@@ -17,7 +17,8 @@ class CauseInfo:
     `fix` may name `{draft}` and `{target}`, which become the paths that were served. `loss` says whether the cause
     takes nearly all acceptance or a part of it. `effects` are ids of checks that go off as a consequence: their
     findings are evidence of this cause and not causes of their own. `needs` is empty for a cause that the checks
-    of this version can name, else it says what would have to be recorded and compared.
+    of this version can name, else it says what would have to be recorded and compared. `untested` says what of it no
+    CPU can produce: its checks are tested on traces that the recorder's own writer wrote.
     """
 
     id: str
@@ -31,6 +32,7 @@ class CauseInfo:
     loss: Literal["total", "partial"] = "total"
     effects: tuple[str, ...] = ()
     needs: str = ""
+    untested: str = ""
 
 
 SYMPTOMS = (

@@ -6,6 +6,18 @@ _REPLAY = "hidden states of some requests and a replay of the draft"
 
 CAUSES = (
     CauseInfo(
+        id="position.offset",
+        stage="wiring",
+        title="Positions given to the draft are shifted",
+        what="The draft's rotary positions are one too high or too low, on prefill or while drafting.",
+        why="Relative distances change where shifted and unshifted positions meet: a small loss at each depth.",
+        shows="rope_position against position of drafted tokens; a replay with the offset gives the served tokens.",
+        fix="Use a release with right positions (SGLang: 0.5.13 or later).",
+        cases=("sglang#25015",),
+        loss="partial",
+        effects=("position.rope", "recurrence.depth2", "rope.trend"),
+    ),
+    CauseInfo(
         id="recurrence.hidden",
         stage="wiring",
         title="The hidden state fed back at depth 2 and deeper is the wrong one",
@@ -16,7 +28,7 @@ CAUSES = (
         fix="Set norm_output in {draft}/config.json as in training, or use a release that hands back the right state.",
         cases=("vllm#46075", "vllm#47448", "vllm#14464", "ATOM#1742"),
         loss="partial",
-        needs=f"{_REPLAY} with the other hidden state; the check acceptance.deeper shows the collapse",
+        effects=("recurrence.rms", "graph.split_low"),
     ),
     CauseInfo(
         id="rope.mismatch",
@@ -28,19 +40,7 @@ CAUSES = (
         fix="Set rope_theta and rope_scaling in {draft}/config.json as in training.",
         cases=("TensorRT-LLM#19036",),
         loss="partial",
-        needs=f"{_REPLAY} with the other rotary settings; acceptance by position (query positions)",
-    ),
-    CauseInfo(
-        id="position.offset",
-        stage="wiring",
-        title="Positions given to the draft are shifted",
-        what="The draft's rotary positions are one too high or too low, on prefill or while drafting.",
-        why="Relative distances change where shifted and unshifted positions meet: a small loss at each depth.",
-        shows="rope_position against position of drafted tokens; a replay with the offset gives the served tokens.",
-        fix="Use a release with right positions (SGLang: 0.5.13 or later).",
-        cases=("sglang#25015",),
-        loss="partial",
-        needs="rope_position of drafted tokens beside their position, and a replay with the offset taken away",
+        effects=("length.config",),
     ),
     CauseInfo(
         id="length.limit",
@@ -52,7 +52,7 @@ CAUSES = (
         fix="Raise max_position_embeddings in {draft}/config.json if the draft was trained for it, else train longer.",
         cases=("vllm#58080",),
         loss="partial",
-        needs="requests that pass the limit; acceptance by position (query positions)",
+        effects=("rope.trend", "draft.constant", "kv.prefix", "kv.prefix_low"),
     ),
     CauseInfo(
         id="kv.prefix",
@@ -64,7 +64,7 @@ CAUSES = (
         fix="Compare with --disable-radix-cache; use a release with the fix, or leave the cache off.",
         cases=("sglang#10846", "sglang#26329", "sglang#17338"),
         loss="partial",
-        needs="requests with and without cached tokens; acceptance by cached tokens (query cached)",
+        effects=("kv.prefix_low", "weights.step"),
     ),
     CauseInfo(
         id="graph.stale",
@@ -77,7 +77,8 @@ CAUSES = (
         "configured layers).",
         cases=("vllm#38311", "sglang#10892", "SGLang 0.4.10 to 0.5.10.post1 with configured layers"),
         loss="partial",
-        needs="rounds from graphs and eager ones on a GPU; acceptance by the column graph and by batch size",
+        effects=("graph.split_low", "recurrence.depth2", "position.offset", "weights.step"),
+        untested="captured graphs run on a GPU only",
     ),
     CauseInfo(
         id="batch.row",
@@ -92,6 +93,7 @@ CAUSES = (
         "parameters of one rank differ, give all ranks the same files.",
         cases=("sglang#27846", "sglang#16310"),
         loss="partial",
+        effects=("batch.row_low", "weights.step"),
     ),
     CauseInfo(
         id="round.first",
@@ -103,7 +105,8 @@ CAUSES = (
         fix="Use a release with the fix; with prefill-decode disaggregation check that hidden states are transferred.",
         cases=("sglang#7242", "sglang#10616"),
         loss="partial",
-        needs="many requests; acceptance by round since the prefill (query request-rounds)",
+        effects=("round.first_low", "kv.prefix_low"),
+        untested="transfers between prefill and decode servers",
     ),
     CauseInfo(
         id="basis.rotated",
@@ -127,6 +130,7 @@ CAUSES = (
         fix="Check {draft} for NaN (a damaged or half-written file), and serve the draft in the dtype that it was "
         "trained in: float16 overflows where bfloat16 does not.",
         cases=("sglang#19897",),
+        effects=("draft.constant", "weights.step"),
     ),
     CauseInfo(
         id="multimodal.embeds",
@@ -138,7 +142,8 @@ CAUSES = (
         fix="Use a release that hands the image embeddings to the draft.",
         cases=("sglang#19730",),
         loss="partial",
-        needs="requests with and without images (requests.has_image)",
+        effects=("multimodal.images_low", "weights.step", "kv.prefix_low"),
+        untested="the lab's targets take no images",
     ),
     CauseInfo(
         id="sampling.rule",
@@ -150,6 +155,7 @@ CAUSES = (
         fix="Leave --speculative-accept-threshold-single and -acc at 1.0, and compare with temperature 0.",
         cases=("vllm#40651",),
         loss="partial",
+        untested="the rule itself is a compiled kernel",
     ),
     CauseInfo(
         id="grammar.masked",
@@ -161,7 +167,8 @@ CAUSES = (
         fix="Expected with strict grammars; leave speculation off for such requests if it does not pay.",
         cases=("vllm#14702",),
         loss="partial",
-        needs="requests with a grammar (verifies.grammar_masked)",
+        effects=("grammar.requests_low", "weights.step"),
+        untested="the lab sends no requests with a grammar",
     ),
     CauseInfo(
         id="verify.skipped",

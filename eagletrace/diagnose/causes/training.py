@@ -37,6 +37,6 @@ CAUSES = (
         shows="A clean contract and a replay that fails on the served hidden states but works on those of training.",
         fix="Serve the target that the draft was trained for, or train the draft on {target}.",
         cases=("vllm-ascend#5974",),
-        needs=f"{_REPLAY}, and the target that the draft was trained for",
+        effects=("embed.replaced",),
     ),
 )

@@ -43,8 +43,7 @@ CAUSES = (
         shows="Checksums over time, joined with acceptance before and after.",
         fix="Update draft and target together, and reload the draft after each update of the target.",
         cases=("miles#1926", "sglang#31674", "sglang#27718"),
-        needs="parameter checksums at several times of the run (params rows of later epochs, weights_changed events), "
-        "joined with acceptance before and after",
+        effects=("weights.one_sided", "weights.step"),
     ),
     CauseInfo(
         id="weights.quantization",
@@ -57,7 +56,6 @@ CAUSES = (
         fix="Start the server with --speculative-draft-model-quantization set to what the draft's file is "
         "(unquant for full precision).",
         cases=("sglang#35797",),
-        needs="the file's values of quantised tensors decoded by a reference and compared with the parameters; "
-        "unused scales are shown by the check weights.unused_keys",
+        effects=("weights.unused_keys", "weights.neutral"),
     ),
 )

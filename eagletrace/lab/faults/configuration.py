@@ -136,7 +136,7 @@ ROTARY: tuple[Case, ...] = (
         expected=("rope.mismatch",),
         variant="early_layers",
         flags=FIVE_STEPS,
-        base="five-steps",
+        base="rope-theta-of-its-own",
         changes=(SetConfig("rope_theta", 10000.0),),
     ),
     Case(
@@ -147,7 +147,7 @@ ROTARY: tuple[Case, ...] = (
         expected=("rope.mismatch",),
         variant="early_layers",
         flags=FIVE_STEPS,
-        base="five-steps",
+        base="rope-theta-of-its-own",
         changes=(SetConfig("rope_scaling", {"rope_type": "linear", "type": "linear", "factor": 32.0}),),
     ),
     Case(

@@ -182,6 +182,7 @@ CONTROLS: tuple[Case, ...] = (
         title="a draft trained and served with another rope_theta than the target's",
         case="drafts that do not copy the target's rotary settings",
         variant="early_layers",
+        flags=FIVE_STEPS,
     ),
     Case(
         name="same-weights-updated",

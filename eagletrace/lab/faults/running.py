@@ -59,7 +59,7 @@ POSITIONS: tuple[Case, ...] = (
         expected=("position.offset",),
         variant="early_layers",
         flags=FIVE_STEPS,
-        base="five-steps",
+        base="rope-theta-of-its-own",
         runtime="steps-shifted",
     ),
     Case(

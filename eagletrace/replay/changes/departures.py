@@ -117,9 +117,9 @@ def _head(material: Material, recipe: Recipe) -> list[Change]:
     tied = bool(material.facts.get("draft.tie_word_embeddings"))
     if served is None and tied:
         served = material.served.get("embed_tokens.weight", material.target_embedding)
-    rows = material.facts.get("draft.draft_vocab_size")
-    if served is not None and isinstance(rows, int) and rows < len(served):
-        served = served[:rows]  # SGLang cuts the logits to the draft vocabulary
+    rows = material.draft.draft_vocab_size
+    if served is not None and rows is not None and rows < len(served):
+        served = served[:rows]  # SGLang cuts the logits to the draft vocabulary of the configuration
     if served is None or _same(served, recipe.head):
         return []
     filed = "lm_head.weight" in material.filed

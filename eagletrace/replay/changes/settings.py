@@ -14,8 +14,8 @@ from eagletrace.replay.material import Material
 from eagletrace.replay.recipe import Recipe
 from eagletrace.replay.rope import Rope
 
-THETAS = (10_000.0, 500_000.0, 1_000_000.0)
-"""Those of Llama 1 and 2, Llama 3, and Qwen, where nothing names another."""
+THETAS = (100.0, 1_000.0, 10_000.0, 50_000.0, 500_000.0, 1_000_000.0)
+"""Those of Llama 1 and 2, Kimi, Llama 3 and Qwen, and smaller ones, where nothing names another."""
 
 
 def rotary(material: Material, recipe: Recipe, *, served: bool) -> list[Change]:
