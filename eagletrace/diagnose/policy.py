@@ -73,8 +73,8 @@ SPLIT_LOW_SHARE = 0.6
 0.9 in the extreme), so that it is named only where acceptance is lost and nothing surer explains it."""
 
 UPDATE_SHARE = 0.85
-"""SQL. An update is recorded with its moment, so that a fall at that very moment needs no wide margin: text that differs
-by a seventh from one moment on, beyond both intervals, is no accident."""
+"""SQL. An update is recorded with its moment, so that a fall at that very moment needs no wide margin: text that
+differs by a seventh from one moment on, beyond both intervals, is no accident."""
 
 SPLIT_ROUNDS = 10
 """SQL. Rounds of a kind below which nothing is said whatever the interval: 0 of 10 against 0.9 is about the least that
