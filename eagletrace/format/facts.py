@@ -92,8 +92,8 @@ EVENT_KINDS: dict[str, str] = {
     "weights_loaded": "{side, keys, dropped, unwritten, seconds}",
     "weights_changed": "{side, epoch, how, success, message, names, changed, given, given_names, path, seconds}: an "
     "update of the draft or the target; names: parameters whose checksums changed (of the target its embedding and "
-    "head are looked at), null where checksums were left out because calls followed each other too fast; given_names: the "
-    "tensors handed over; path: the files",
+    "head are looked at), null where checksums were left out because calls followed each other too fast; given_names: "
+    "the tensors handed over; path: the files",
     "layers_captured": "{requested, captured, caller, model}",
     "graph_captured": "{runner, batch_sizes, token_counts, type, input_width}: the shapes of one runner's graphs",
     "rows_dropped": "{table, rows, reason}",
