@@ -66,7 +66,10 @@ def agrees(run: Run, measured: Measured) -> None:
 
 @pytest.mark.parametrize("which", ["chain", "tree", "demo"])
 def test_counts_are_those_of_the_views(tmp_path: Path, which: str) -> None:
-    make = {"chain": small_run, "tree": tree_run, "demo": lambda path: DEMO_RUN}[which]
+    def demo(_: Path) -> Path:
+        return DEMO_RUN
+
+    make = {"chain": small_run, "tree": tree_run, "demo": demo}[which]
     with open_run(make(tmp_path / "run")) as run:
         measured = measure(run)
         agrees(run, measured)

@@ -38,7 +38,11 @@ Write = Callable[..., Path]
 @pytest.fixture
 def written(tmp_path: Path) -> Write:
     numbers = iter(range(100))
-    return lambda run: run.write(tmp_path, f"run-{next(numbers)}")
+
+    def write(run: Any) -> Path:
+        return run.write(tmp_path, f"run-{next(numbers)}")
+
+    return write
 
 
 def test_two_runs_of_one_configuration_are_the_same(written: Write) -> None:
