@@ -1,6 +1,7 @@
 -- title: Reached positions of each request by depth, of chains: each reached node is a position; one scan
--- needs: verifies
--- about: Reads the temporary table `diff_requests`.
+-- needs: all_verifies, all_rounds
+-- about: Reads the temporary table `diff_requests`. Leaves out the few rounds that do not count, which is faster than
+--        to look up all that do, as the view `verifies` does.
 -- column branch: a node whose index is not its depth: then the run has trees, and `trees` counts it
 WITH sums AS (
     SELECT
@@ -15,9 +16,11 @@ WITH sums AS (
         count(*) FILTER (WHERE reached AND draft_rank_of_target_token BETWEEN 2 AND 10)::BIGINT AS rank_10,
         count(*) FILTER (WHERE reached AND draft_rank_of_target_token BETWEEN 11 AND 100)::BIGINT AS rank_100,
         count(*) FILTER (WHERE reached AND draft_rank_of_target_token > 100)::BIGINT AS rank_beyond
-    FROM verifies
+    FROM all_verifies
+    ANTI JOIN (FROM all_rounds WHERE counted IS FALSE) USING (host, pid, round, request_seq)
     WHERE depth > 0
     GROUP BY ALL
 )
 SELECT q.cluster, s.* EXCLUDE (host, pid, request_seq)
 FROM sums s JOIN diff_requests q USING (host, pid, request_seq)
+WHERE q.kind = 'user'
