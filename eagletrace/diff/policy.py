@@ -28,7 +28,7 @@ of a round."""
 SAME_SHARE = 0.02
 """The same of rates and shares."""
 
-MAX_ROUNDS_ADVISED = 1_000_000_000
+MAX_ROUNDS_ADVISED = 10_000_000
 """Above this a number of rounds is no advice."""
 
 SURE_CAUSE = 0.6

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 3
 VALUE = 40
+PART = 24
 STYLES = {"decisive": "yellow", "relevant": "", "minor": "dim", "noise": "dim"}
 MEANING = {
     "decisive": "say what is drafted", "relevant": "may act on acceptance", "minor": "are not known to act on it",
@@ -43,6 +44,10 @@ def _groups(changes: Sequence[FactChange], *, everything: bool) -> Iterator[str]
             names = ", ".join(_name(c) for c in alike[:NAMES_SHOWN])
             table, field, kind = _root(alike[0])
             yield f"{table}: {len(alike)} {kind}{f' ({field})' if field else ''}: {names}, ..."
+        elif len(alike) > 1 and "/" not in alike[0].key and not everything:
+            root = _root(alike[0])[0]
+            parts = (f"{c.key.removeprefix(root).strip(' .')} {values(c, PART)}".strip() for c in alike)
+            yield f"{root}: {'; '.join(parts)}" + (f" ({alike[0].why})" if alike[0].why else "")
         else:
             yield from (_line(c) for c in alike)
 
@@ -58,7 +63,8 @@ def _root(change: FactChange) -> tuple[str, str, str]:
     if part:
         field = rest.rpartition("/")[2] if change.kind == "changed" and table in ("params", "checkpoint_keys") else ""
         return table, field, change.kind
-    return next((k for k in CONTRACT_KEYS if change.key.startswith(k)), change.key), "", ""
+    fits = [k for k in CONTRACT_KEYS if change.key == k or change.key.startswith((f"{k}.", f"{k} "))]
+    return max(fits, key=len, default=change.key), "", ""
 
 
 def _name(change: FactChange) -> str:

@@ -123,6 +123,11 @@ def part_after_update(rate: float) -> Synthetic:
     return failing(late, rate, rounds=1600).event("weights_changed", side="draft", at=500_500)
 
 
+def eighths_after_update() -> Synthetic:
+    run = failing(lambda row: row["round"] > 2000, 0.63, rounds=4000)
+    return run.event("weights_changed", side="draft", at=2_000_500)
+
+
 def past_position(after: float, before: float) -> Synthetic:
     def rates(row: Row) -> Sequence[float]:
         return (after if row["position"] >= 160 else before), 0.7, 0.7

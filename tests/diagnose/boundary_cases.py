@@ -61,6 +61,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "cached requests that are late": lambda: failing(late, round_columns=b.cached_when_late, rounds=800),
         "early moments": lambda: failing(lambda row: row["round"] > 776),
         **{f"{name}: half the rate": lambda fails=fails: b.middling(fails) for name, fails in SPLITS.items()},
+        **{f"{name}: three quarters of the rate": lambda fails=fails: failing(fails, 0.56, rounds=4000)
+           for name, fails in SPLITS.items() if name in ("images", "grammars", "sampling")},
         **{f"{name}: weak draft": lambda fails=fails: b.weak(fails) for name, fails in SPLITS.items()},
         "kinds of 15 rounds": lambda: b.few(12, 4, 4),
         "kinds of 8 rounds": lambda: b.few(8, 2, 4),
@@ -254,6 +256,7 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "weights updated, 15 rounds left": lambda: updated("draft", at=785, requests=160),
         "weights updated, 8 rounds left": lambda: updated("draft", at=792, requests=400),
         "weights updated, 20 rounds left of 4 requests": lambda: updated("draft", at=780, requests=160),
+        "weights updated, seven eighths left": lambda: b.eighths_after_update(),
         "weights updated, a third left": lambda: b.part_after_update(0.3),
         "quantised values 0.05 apart": lambda: quantised(decoded=False, rms=38.0),
         "quantised values 0.08 apart": lambda: quantised(decoded=False, rms=36.8),
