@@ -4,9 +4,9 @@
 --        are accepted, and uncached ones in the last rows are not, it is the row. Only kinds with less than 0.6 of the
 --        rate of the other rounds are looked at.
 -- column by_split, by_part: the other kind
--- column rounds, accepted: rounds of this kind and not of the other
--- column by_rounds, by_accepted: rounds of the other kind and not of this one
--- column neither_rounds, neither_accepted: rounds of neither
+-- column rounds, rate: rounds of this kind and not of the other, and their rate
+-- column by_rounds, by_rate: of the other kind and not of this one
+-- column neither_rounds, neither_rate: of neither
 WITH low AS (
     SELECT split, part FROM round_splits WHERE part <> 'false' AND rate < 0.6 * others_rate
 ),
@@ -31,11 +31,12 @@ in_part AS (
 )
 SELECT
     p.split, p.part, q.split AS by_split, q.part AS by_part,
-    coalesce(sum(p.n) FILTER (WHERE p.inside AND NOT q.inside), 0)::BIGINT AS rounds,
-    coalesce(sum(p.a) FILTER (WHERE p.inside AND NOT q.inside), 0)::BIGINT AS accepted,
-    coalesce(sum(p.n) FILTER (WHERE q.inside AND NOT p.inside), 0)::BIGINT AS by_rounds,
-    coalesce(sum(p.a) FILTER (WHERE q.inside AND NOT p.inside), 0)::BIGINT AS by_accepted,
-    coalesce(sum(p.n) FILTER (WHERE NOT p.inside AND NOT q.inside), 0)::BIGINT AS neither_rounds,
-    coalesce(sum(p.a) FILTER (WHERE NOT p.inside AND NOT q.inside), 0)::BIGINT AS neither_accepted
+    sum(p.n) FILTER (WHERE p.inside AND NOT q.inside)::BIGINT AS rounds,
+    sum(p.a) FILTER (WHERE p.inside AND NOT q.inside) / sum(p.n) FILTER (WHERE p.inside AND NOT q.inside) AS rate,
+    sum(p.n) FILTER (WHERE q.inside AND NOT p.inside)::BIGINT AS by_rounds,
+    sum(p.a) FILTER (WHERE q.inside AND NOT p.inside) / sum(p.n) FILTER (WHERE q.inside AND NOT p.inside) AS by_rate,
+    sum(p.n) FILTER (WHERE NOT p.inside AND NOT q.inside)::BIGINT AS neither_rounds,
+    sum(p.a) FILTER (WHERE NOT p.inside AND NOT q.inside)
+        / sum(p.n) FILTER (WHERE NOT p.inside AND NOT q.inside) AS neither_rate
 FROM in_part p JOIN in_part q ON q.cell = p.cell AND q.split <> p.split
 GROUP BY ALL

@@ -1,10 +1,11 @@
 -- title: Kinds of rounds of some splits, and whether the first draft fails there and nowhere else
 -- kind: macro
--- needs: round_splits, round_split_pairs, wilson_of
+-- needs: round_splits, round_split_pairs
 -- about: split_findings(['cached'], share, strict, live, least_rounds, least_requests). A kind fails where its rate lies
 --        below `share` of the others', both intervals are apart, and the others' lies above `live`; where it is strict,
---        the upper end of its interval lies below `share` of the others' lower end. It is explained by another failing
---        kind where it does not fail without that, and that one does fail without it.
+--        the upper end of its interval lies below `share` of the others' lower end. Of two failing kinds that share
+--        rounds one is explained by the other where without that it does not fail any more, or is not there, and that
+--        one without it fails, or is not there.
 -- column state: fails, explained, few or fine
 -- column text: both rates in words
 -- column ratio: rate over that of the others
@@ -14,18 +15,20 @@ WITH s AS (
             OR others_requests < least_requests AS few,
         coalesce(high < others_low AND others_low > live
                  AND CASE WHEN strict THEN high < share * others_low ELSE rate < share * others_rate END, FALSE) AS low
-    FROM round_splits WHERE part <> 'false' AND others_rounds > 0
+    FROM round_splits WHERE part <> 'false' AND others_rate IS NOT NULL
 ),
 f AS (SELECT *, low AND NOT few AS fails FROM s),
+apart AS (
+    SELECT *, coalesce((CASE WHEN rounds >= least_rounds THEN rate < share * neither_rate END)::INT, 0.5) AS still,
+        coalesce((CASE WHEN by_rounds >= least_rounds THEN by_rate < share * neither_rate END)::INT, 0.5) AS by_still
+    FROM round_split_pairs
+),
 explained AS (
-    SELECT DISTINCT p.split, p.part, any_value(q.kind) AS by_kind
-    FROM round_split_pairs p
+    SELECT p.split, p.part, min(q.kind) AS by_kind
+    FROM apart p
     JOIN f a ON a.split = p.split AND a.part = p.part AND a.fails
     JOIN f q ON q.split = p.by_split AND q.part = p.by_part AND q.fails
-    WHERE NOT coalesce(wilson_of(p.accepted / a.effect, p.rounds / a.effect, 1, a.z)
-                       < wilson_of(p.neither_accepted, p.neither_rounds, -1, a.z), FALSE)
-        AND coalesce(wilson_of(p.by_accepted / q.effect, p.by_rounds / q.effect, 1, q.z)
-                     < wilson_of(p.neither_accepted, p.neither_rounds, -1, q.z), FALSE)
+    WHERE p.by_still > p.still
     GROUP BY ALL
 )
 SELECT f.split, f.part, f.kind,

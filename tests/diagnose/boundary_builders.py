@@ -124,8 +124,8 @@ def part_after_update(rate: float) -> Synthetic:
 
 
 def eighths_after_update() -> Synthetic:
-    run = failing(lambda row: row["round"] > 2000, 0.63, rounds=4000)
-    return run.event("weights_changed", side="draft", at=2_000_500)
+    run = failing(lambda row: row["round"] > 4000, 0.63, rounds=8000)
+    return run.event("weights_changed", side="draft", at=4_000_500)
 
 
 def past_position(after: float, before: float) -> Synthetic:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import re
 
-ENDS = ("low", "high", "before_low", "early_low", "late_high", "low_1", "high_2", "live_low", "others_low")
-"""Columns that hold the end of a Wilson interval, or a multiple of one."""
+ENDS = (
+    "low",
+    "high",
+    "before_low",
+    "early_low",
+    "late_high",
+    "low_1",
+    "high_2",
+    "live_low",
+    "others_low",
+    "rate",
+    "by_rate",
+)
+"""Columns that hold the end of a Wilson interval, or a rate that is compared with a part of another rate."""
 
-_AT_AN_END = re.compile(rf"\b({'|'.join(ENDS)}|entropy) (<=|>=) |(<=|>=) (share \* )?wilson_of\(")
+_AT_AN_END = re.compile(rf"\b({'|'.join(ENDS)}|entropy) (<=|>=) ")
 AT_AN_END = (
-    "whether the end of an interval, or a mean entropy, may equal its threshold: no likely counts make the two equal "
-    "to the last bit, and where they did, rounding would decide"
+    "whether the end of an interval, a part of a rate or a mean entropy may equal its threshold: no likely counts make "
+    "the two equal to the last bit, and where they did, rounding would decide"
 )
 
 EQUIVALENT: dict[tuple[str, str], str] = {}

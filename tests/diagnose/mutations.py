@@ -110,6 +110,14 @@ class Cases:
         asked = [name for name, case in outcomes.CASES.items() if case.asks(check)]
         return sorted(asked, key=lambda name: check not in self._stored[name] or name == outcomes.HEALTHY)
 
+    def of_note(self, checks: Sequence[CheckFile]) -> list[str]:
+        """Cases in which one of some checks has another status than in the healthy run, and that run."""
+        healthy = self._stored[outcomes.HEALTHY]
+        return [
+            case for case, stored in self._stored.items() if case == outcomes.HEALTHY
+            or any(check.id in stored and stored[check.id][0] != healthy[check.id][0] for check in checks)
+        ]  # fmt: skip
+
     def answers(self, check: CheckFile, case: str) -> bool:
         """Whether a check says in a case what is stored."""
         answer = outcomes.answer(self.runners[case].run(check))
@@ -126,10 +134,9 @@ def seen_in_check(mutant: Mutant, check: CheckFile, cases: Cases) -> str | None:
 
 def seen_in_view(mutant: Mutant, file: SqlFile, checks: Sequence[CheckFile], cases: Cases) -> str | None:
     """The first case that shows the change of a view, through the checks that read it."""
-    asked = {case: [c for c in checks if outcomes.CASES[case].asks(c.id)] for case in cases.runs}
+    asked = {case: [c for c in checks if outcomes.CASES[case].asks(c.id)] for case in cases.of_note(checks)}
     order = dict.fromkeys(case for check in checks for case in cases.telling(check.id)[:5])
-    order |= dict.fromkeys(case for case, some in asked.items() if some and outcomes.CASES[case].about)
-    order |= dict.fromkeys(case for case, some in asked.items() if some)
+    order = [case for case in order if case in asked] + [case for case in asked if case not in order]
     return next((case for case in order if _shows(mutant, file, asked[case], case, cases)), None)
 
 

@@ -50,7 +50,7 @@ def load(load_weights: Any, weights: list[tuple[str, Any]]) -> tuple[Model, Rows
     """Run a loader through the hook; gives the model, what was recorded, and the session."""
     recorder = Rows()
     session: Any = SimpleNamespace(
-        phase="load_draft", recorder=recorder, params={}, keys=[], target_runner=None, from_file={}
+        phase="load_draft", recorder=recorder, params={}, keys=[], target_runner=None, from_file={}, checksums={}
     )
     model, hook = Model(), LoadWeights(TARGET, session)
 
