@@ -190,8 +190,13 @@ def fc_norms() -> Synthetic:
     return run
 
 
-def cached_when_late(row: Row) -> Row:
-    return {"cached_tokens": 40 if row["round"] > 450 else 0, "position": 100 + row["request_round"]}
+def cached_from(number: int) -> Synthetic:
+    """From round 500 on nothing is accepted; requests have cached tokens from another round on."""
+
+    def columns(row: Row) -> Row:
+        return {"cached_tokens": 40 if row["round"] > number else 0, "position": 100 + row["request_round"]}
+
+    return failing(late, round_columns=columns, rounds=800)
 
 
 def two_samples() -> Synthetic:

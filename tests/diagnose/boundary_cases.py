@@ -58,7 +58,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "one request": lambda: Synthetic(rounds=100, requests=1),
         "every row but the last": lambda: failing(before_last_row, 0.2),
         "graphs, and late": lambda: failing(lambda row: graph(row) and late(row)),
-        "cached requests that are late": lambda: failing(late, round_columns=b.cached_when_late, rounds=800),
+        **{f"cached requests from round {number} on, loss from 500 on": lambda number=number: b.cached_from(number)
+           for number in (450, 490, 500, 510, 550)},
         "early moments": lambda: failing(lambda row: row["round"] > 776),
         **{f"{name}: half the rate": lambda fails=fails: b.middling(fails) for name, fails in SPLITS.items()},
         **{f"{name}: three quarters of the rate": lambda fails=fails: failing(fails, 0.56, rounds=4000)

@@ -155,8 +155,11 @@ def _create(run: Run, file: SqlFile, sql: str) -> None:
     kind = "MACRO main." if file.meta.get("kind") == "macro" else "VIEW main."
     run.execute(f"CREATE OR REPLACE {kind}{file.name} {'' if 'MACRO' in kind else 'AS '}{sql}")
     if file.name in ("late_from", *HELD):
-        for view in HELD[HELD.index(file.name) if file.name in HELD else 0 :]:
-            run.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
+        held = HELD[HELD.index(file.name) if file.name in HELD else 0 :]
+        for view in held:
+            run.execute(f"DROP TABLE temp.main.{view}")  # `main.x` is the temporary table while there is one
+        for view in held:
+            run.execute(f"CREATE TEMP TABLE {view} AS SELECT * FROM main.{view}")
 
 
 def readers(view: str, checks: dict[str, CheckFile]) -> list[CheckFile]:

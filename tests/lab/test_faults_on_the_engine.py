@@ -26,8 +26,8 @@ PROVED = [
     "d2t-missing", "eagle3-served-as-eagle", "layer-ids-unread-key", "own-embeddings-replaced", "rope-theta",
     "stale-extend-states",
 ]  # fmt: skip
-UNPROVED = ("no-v-proj", "d2t-absolute", "target-too-shallow", "simulated-acceptance")
-"""No file has what is missing; the server dies; acceptance is made up."""
+UNPROVED = ("no-v-proj", "target-too-shallow", "simulated-acceptance")
+"""No file has what is missing; the server dies before it drafts; acceptance is made up."""
 KILLS = ("d2t-absolute", "target-too-shallow")  # the first under real decoding, the second at its first request
 CONTROLS = {"healthy": set[str](), "random-embed": {"embed.replaced"}}
 
@@ -66,6 +66,12 @@ def test_a_fault_that_no_file_repairs_is_named_first(name: str, tmp_path: Path) 
     result, diagnosis, _ = diagnosed(name, tmp_path)
     named(name, result, diagnosis)
     assert diagnosis["causes"][0]["proof"]["repaired_accept_length"] is None
+
+
+def test_a_fault_that_kills_under_decoding_is_named_first(tmp_path: Path) -> None:
+    """How much is regained depends on how many rounds there were before the death."""
+    result, diagnosis, _ = diagnosed("d2t-absolute", tmp_path)
+    named("d2t-absolute", result, diagnosis)
 
 
 def named(name: str, result: LabResult, diagnosis: dict[str, Any]) -> None:
