@@ -84,8 +84,8 @@ test-fast: setup browser lint
 releases: setup
 	$(RUN) docs.releases
 
-matrix: setup setup-0.5.9
-	$(VENV)/bin/eagletrace lab matrix --markdown docs/matrix.md
+matrix: setup setup-0.5.9 setup-0.5.20
+	$(VENV)/bin/eagletrace lab matrix --rounds 20 100 1000 --jobs 2 --markdown docs/matrix.md
 
 fuzz: setup
 	$(VENV)/bin/python tests/fuzz/fuzz_run.py -max_total_time=300 -rss_limit_mb=4096 -max_len=5000 -len_control=0

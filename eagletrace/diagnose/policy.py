@@ -80,8 +80,8 @@ SPLIT_ROUNDS = 10
 """SQL. Rounds of a kind below which nothing is said whatever the interval: 0 of 10 against 0.9 is about the least that
 a third allows."""
 
-SPLIT_REQUESTS = 3
-"""SQL. Requests with such a round, and with another: one hard passage is not a kind of round."""
+SPLIT_PROMPTS = 3
+"""SQL. Different prompts with such a round, and with another: one hard passage is not a kind of round."""
 
 MANY_Z = 3.36
 """SQL. Standard errors of an interval of which the widest of 64 is looked at: all hold together in 95 of 100 cases
@@ -149,7 +149,7 @@ SQL_PARAMS: dict[str, float] = {
     "split_low_share": SPLIT_LOW_SHARE,
     "update_share": UPDATE_SHARE,
     "split_rounds": SPLIT_ROUNDS,
-    "split_requests": SPLIT_REQUESTS,
+    "split_prompts": SPLIT_PROMPTS,
     "many_z": MANY_Z,
     "recurrence_share": RECURRENCE_SHARE,
     "rms_jump": RMS_JUMP,

@@ -87,7 +87,9 @@ def _serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _matrix(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=_positive, default=DEFAULT_ROUNDS, help="verify rounds (default: %(default)s)")
+    rounds = "verify rounds; with several, each case is judged after each (default: %(default)s)"
+    parser.add_argument("--rounds", type=_positive, nargs="+", default=[DEFAULT_ROUNDS], metavar="N", help=rounds)
+    parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="cases served at once (default: 1)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these cases only")
     parser.add_argument(
         "--pair-dir", type=Path, metavar="DIR", help="another pair, as `eagletrace lab build` writes it"
@@ -168,7 +170,11 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def matrix(arguments: argparse.Namespace) -> int:
-    """`lab matrix`: every case served and diagnosed; exit status 1 when one is wrong."""
+    """`lab matrix`: every case served and diagnosed.
+
+    Exit status 1 when one is wrong, or undecided after the largest number of rounds.
+    """
+    from eagletrace.lab import confusion
     from eagletrace.lab import matrix as matrices
     from eagletrace.lab.load import LoadOptions
     from eagletrace.lab.server import exit_on_signals
@@ -180,15 +186,18 @@ def matrix(arguments: argparse.Namespace) -> int:
         level=arguments.level,
         seed=arguments.seed,
     )
-    rows = matrices.run_matrix(options, LoadOptions(rounds=arguments.rounds), arguments.only, _say)
+    rows = matrices.run_matrix(
+        options, LoadOptions(), arguments.only, _say, rounds=arguments.rounds, jobs=arguments.jobs
+    )
     if arguments.markdown is not None:
         pair = f"the pair in `{arguments.pair_dir}`" if arguments.pair_dir else "the shipped pair"
-        arguments.markdown.write_text(matrices.page(rows, pair))
+        arguments.markdown.write_text(confusion.page(rows, pair))
     if arguments.json:
-        _print(matrices.to_json(rows))
+        _print(confusion.to_json(rows))
     else:
-        print(matrices.markdown(rows))
-    return 0 if all(row.right for row in rows) else 1
+        print(confusion.markdown(rows))
+    most = max(row.rounds for row in rows)
+    return 0 if all(row.right or (row.open and row.rounds < most) for row in rows) else 1
 
 
 def _options(arguments: argparse.Namespace, **more: Any) -> ServeOptions:

@@ -17,8 +17,9 @@ class LoadOptions:
     """What is sent: greedy requests, `concurrency` at once, until about `rounds` verify rounds are done.
 
     `max_new_tokens` is one limit, or several that requests take in turn; `stop` are stop strings.
-    With `prompts` given, each is sent once and `rounds` is not looked at. `midway` is called once, between
-    two waves, when half of the rounds (or of the prompts) are done; at least one wave follows it.
+    With `prompts` given, each is sent once and `rounds` is not looked at. `midway` is called
+    once, between two waves, when half of the rounds (or of the prompts) are done; at least one wave follows it.
+    `marks` are numbers of rounds before the last; `at_mark` is called between two waves when so many are done.
     """
 
     rounds: int = 400
@@ -29,6 +30,8 @@ class LoadOptions:
     temperature: float = 0.0
     prompts: Sequence[str] | None = None
     midway: Callable[[LabServer], None] | None = None
+    marks: Sequence[int] = ()
+    at_mark: Callable[[int, LoadResult], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,14 @@ def send_load(server: LabServer, options: LoadOptions, prompts: Sequence[str]) -
     """
     result = LoadResult([])
     planned = list(options.prompts) if options.prompts is not None else list(prompts)
-    sent, midway = 0, options.midway
+    sent, midway, marks = 0, options.midway, sorted(options.marks)
     with ThreadPoolExecutor(options.concurrency) as pool:
         while not result.engine_died and (midway or not _enough(result, options, sent, len(planned))):
             if midway and _enough(result, options, 2 * sent, len(planned), share=0.5):
                 midway(server)
                 midway = None
+            while marks and options.at_mark and _rounds(result) >= marks[0]:
+                options.at_mark(marks.pop(0), result)
             numbers = range(sent, sent + options.concurrency)
             if options.prompts is not None:
                 numbers = range(sent, min(sent + options.concurrency, len(planned)))
@@ -99,7 +104,11 @@ def _enough(result: LoadResult, options: LoadOptions, sent: int, planned: int, s
     if options.prompts is not None:
         return sent >= planned
     # An engine that reports no rounds would never get there: one wave per round wanted is plenty.
-    return sum(answer.rounds for answer in result.answers) >= share * options.rounds or (sent >= 8 * options.rounds)
+    return _rounds(result) >= share * options.rounds or (sent >= 8 * options.rounds)
+
+
+def _rounds(result: LoadResult) -> int:
+    return sum(answer.rounds for answer in result.answers)
 
 
 def _body(prompt: str, number: int, options: LoadOptions) -> dict[str, Any]:

@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from eagletrace.lab.confusion import MatrixCase, summary
 from eagletrace.lab.faults import CASES, HEALTHY, Case, case, draft_folder, variant_beside
-from eagletrace.lab.load import LoadOptions
+from eagletrace.lab.load import LoadOptions, accept_length
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.pair import shipped_pair
-from eagletrace.lab.run import LabResult, lab_run
+from eagletrace.lab.run import LabResult, lab_run_at
 
-SCHEMA_VERSION = 1
 ALL_LAYERS = {"EAGLETRACE_AUX_LAYERS": "all"}
-PROOF_FIDELITY, PROOF_REGAINED = 0.98, 0.95
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class MatrixCase:
-    """One row of the matrix; `right` judges the diagnosis, accept lengths are the engine's own, and fidelity and the
-    regained accept length are those of the first cause's proof.
-
-    `accept_length` is None when the server died before it answered anything.
-    """
-
-    name: str
-    kind: str
-    expected: list[str]
-    found: list[str]
-    verdict: str
-    accept_length: float | None
-    healthy_accept_length: float | None
-    fidelity: float | None
-    regained_accept_length: float | None
-    right: bool
-    engine_died: bool = False
-
-    def public(self) -> dict[str, Any]:
-        """The entry of `lab matrix --json`."""
-        entry = asdict(self)
-        del entry["engine_died"]
-        return entry
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -85,29 +62,75 @@ def healthy_name(entry: Case) -> str:
     return name if entry.worker == "v1" else f"{name}-{entry.worker}"
 
 
-def run_matrix(options: ServeOptions, load: LoadOptions, only: Sequence[str], progress: Progress) -> list[MatrixCase]:
-    """Run the named cases (all when none is named), each with its healthy control first.
+def run_matrix(
+    options: ServeOptions,
+    load: LoadOptions,
+    only: Sequence[str],
+    progress: Progress,
+    rounds: Sequence[int] = (),
+    jobs: int = 1,
+) -> list[MatrixCase]:
+    """Run the named cases (all when none is named), `jobs` at once, each judged after every number of `rounds`.
 
     Servers record level `tensors`, with the states of all layers of the target, unless `options` says otherwise.
     UnknownNameError for a name that is not in the catalogue. The controls needed for comparison are
-    served once, and appear in the result only if they were asked for.
+    served once, first, and appear in the result only if they were asked for. Rows come in the order of the catalogue,
+    those of one case by rounds.
     """
     options = replace(options, level=options.level or "tensors", extra_env={**ALL_LAYERS, **options.extra_env})
+    rounds = sorted(set(rounds or [load.rounds]))
     wanted = [case(name) for name in only] or list(CASES.values())
-    healthy: dict[str, LabResult] = {}
-    rows: list[MatrixCase] = []
-    for number, entry in enumerate(wanted, 1):
+    folders: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+    for job in range(jobs):
+        folders.put(options.dir and (options.dir / f"job-{job}" if jobs > 1 else options.dir))
+
+    def serve(entry: Case) -> dict[int, LabResult]:
+        folder = folders.get()
+        try:
+            return lab_run_at(replace(options, fault=entry.name, dir=folder), load, rounds)
+        finally:
+            folders.put(folder)
+
+    bases = {name: case(name) for name in dict.fromkeys(healthy_name(entry) for entry in wanted)}
+    progress(f"serving {', '.join(bases)} for comparison")
+    healthy = dict(zip(bases, in_threads(serve, bases.values(), jobs), strict=True))
+
+    def rows_of(entry: Case) -> list[MatrixCase]:
         base = healthy_name(entry)
-        if base not in healthy:
-            progress(f"     {base}: serving for comparison")
-            healthy[base] = lab_run(replace(options, fault=base), load)
-        served = healthy[base] if entry.name == base else lab_run(replace(options, fault=entry.name), load)
-        row = judge(entry, served, healthy[base], proof_draft(entry, served, options))
-        rows.append(row)
-        progress(f"{number:2}/{len(wanted)} {summary(row)}")
-        if served.run is None:
-            progress(f"      it left no run: {served.reason or 'is the tracer installed in that environment?'}")
-    return rows
+        served = healthy[base] if entry.name == base else serve(entry)
+        found = [
+            judge(entry, served[number], healthy[base][number], proof_draft(entry, served[number], options), number)
+            for number in rounds
+        ]
+        for row in found:
+            progress(summary(row))
+        if served[rounds[-1]].run is None:
+            reason = served[rounds[-1]].reason or "is the tracer installed in that environment?"
+            progress(f"      it left no run: {reason}")
+        return found
+
+    return [row for found in in_threads(rows_of, wanted, jobs) for row in found]
+
+
+def in_threads(work: Callable[[T], R], items: Iterable[T], jobs: int) -> list[R]:
+    """Results in order, from threads that do not keep this process alive when it is told to end."""
+    tasks: list[Future[R]] = []
+    waiting: queue.SimpleQueue[tuple[Future[R], T]] = queue.SimpleQueue()
+
+    def take() -> None:
+        while True:
+            task, item = waiting.get()
+            try:
+                task.set_result(work(item))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                task.set_exception(error)
+
+    for item in items:
+        tasks.append(Future())
+        waiting.put((tasks[-1], item))
+    for _job in range(jobs):
+        threading.Thread(target=take, daemon=True).start()
+    return [task.result() for task in tasks]
 
 
 def proof_draft(entry: Case, served: LabResult, options: ServeOptions) -> Path:
@@ -119,10 +142,14 @@ def proof_draft(entry: Case, served: LabResult, options: ServeOptions) -> Path:
     return draft_folder(options.pair_dir or shipped_pair(), entry.proof_draft)
 
 
-def judge(entry: Case, served: LabResult, healthy: LabResult, draft: Path | None = None) -> MatrixCase:
+def judge(
+    entry: Case, served: LabResult, healthy: LabResult, draft: Path | None = None, rounds: int | None = None
+) -> MatrixCase:
     """Diagnose one run and compare: a fault's first cause must be an expected one, a control must have none.
 
-    `draft` is given to the diagnosis; by default the one that was served.
+    The healthy accept length is that of as many requests of the healthy run, which are the same ones: a draft that is
+    accepted less needs fewer for as many rounds. `draft` is given to the diagnosis; by default the one that was
+    served. `rounds` were asked for.
     """
     models = (draft or served.draft, served.target)
     found = diagnose(served.run, *models) if served.run is not None else Diagnosis({}, 2)
@@ -137,10 +164,11 @@ def judge(entry: Case, served: LabResult, healthy: LabResult, draft: Path | None
         found=found.causes,
         verdict=found.verdict,
         accept_length=served.accept_length,
-        healthy_accept_length=healthy.accept_length,
+        healthy_accept_length=accept_length(healthy.answers[: len(served.answers)]) or healthy.accept_length,
         fidelity=found.proof("reproduces_served"),
         regained_accept_length=found.proof("repaired_accept_length"),
         right=right,
+        rounds=served.rounds if rounds is None else rounds,
         engine_died=served.engine_died,
     )
 
@@ -155,84 +183,3 @@ def diagnose(run: Path, draft: Path, target: Path) -> Diagnosis:
     except ValueError:
         print(done.stderr.strip(), file=sys.stderr)
         return Diagnosis({}, done.returncode)
-
-
-def summary(row: MatrixCase) -> str:
-    """One line of progress."""
-    mark = "right" if row.right else "WRONG"
-    found = ", ".join(row.found) or "no cause"
-    return f"{mark} {row.name}: accept length {_served(row)} ({_number(row.healthy_accept_length)} healthy), {found}"
-
-
-def markdown(rows: Iterable[MatrixCase]) -> str:
-    """The matrix as a Markdown table, for the docs."""
-    lines = [
-        "| case | kind | accept length | healthy | regained | fidelity | verdict | first cause | expected | right |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    rows = list(rows)
-    for row in rows:
-        cells = (
-            f"`{row.name}`", row.kind, _served(row), _number(row.healthy_accept_length),
-            _number(row.regained_accept_length), _number(row.fidelity, 3), row.verdict,
-            _code(row.found[:1]), _code(row.expected), "yes" if row.right else "**no**",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", totals(rows)]) + "\n"
-
-
-def totals(rows: Sequence[MatrixCase]) -> str:
-    """One line of counts: what was named, what was proved, what stayed open."""
-    faults, controls = ([row for row in rows if row.kind == kind] for kind in ("fault", "control"))
-    quiet = sum(row.verdict == "healthy" and not row.found for row in controls)
-    return (
-        f"{sum(row.right for row in faults)} of {len(faults)} faults named first by an expected cause "
-        f"({sum(proved(row) for row in faults)} with a proof), {quiet} of {len(controls)} controls without a cause; "
-        f"{sum(row.verdict == 'inconclusive' for row in rows)} inconclusive, "
-        f"{sum(row.verdict == 'error' for row in rows)} not diagnosed."
-    )
-
-
-def proved(row: MatrixCase) -> bool:
-    """Whether the first cause's proof reproduces what was served and regains what the healthy pair reaches."""
-    numbers = (row.fidelity, row.regained_accept_length, row.healthy_accept_length)
-    if any(number is None for number in numbers):
-        return False
-    fidelity, regained, healthy = (number or 0.0 for number in numbers)
-    return fidelity >= PROOF_FIDELITY and regained >= PROOF_REGAINED * healthy
-
-
-def page(rows: Iterable[MatrixCase], pair: str) -> str:
-    """The matrix as a page of the docs: faults, then controls, each in the order of the catalogue."""
-    order = list(CASES)
-    known = sorted(rows, key=lambda row: (row.kind != "fault", order.index(row.name) if row.name in order else 0))
-    right = sum(row.right for row in known)
-    return (
-        "# Faults and controls on the real engine\n\n"
-        f"{right} of {len(known)} cases are right. Each is served by SGLang on the CPU with {pair}, traced, and\n"
-        "diagnosed from the run and the two checkpoints, which do not know its name. `accept length` is the engine's\n"
-        "own figure (completion tokens / verify rounds), `healthy` that of the same engine without the change. A\n"
-        "fault must be named first, by an id of `expected`; a control must be healthy. `fidelity` is the share of\n"
-        "served draft tokens that a replay under the first cause reproduces, `regained` the accept length of the\n"
-        f"replay without it; a proof has {PROOF_FIDELITY} or more of the first, and {PROOF_REGAINED} of the healthy\n"
-        "accept length or more.\n\n"
-        f"{markdown(known)}"
-    )
-
-
-def to_json(rows: Iterable[MatrixCase]) -> dict[str, Any]:
-    """The object of `lab matrix --json`."""
-    return {"schema_version": SCHEMA_VERSION, "cases": [row.public() for row in rows]}
-
-
-def _served(row: MatrixCase) -> str:
-    length = _number(row.accept_length)
-    return (f"{length}, died" if row.accept_length else "died") if row.engine_died else length
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _code(ids: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in ids) or "none"

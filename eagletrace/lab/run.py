@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,9 @@ HEADS, HEAD_TEXTS = 2, 3
 """With shared prefixes: so many different ones, of so many prompts each."""
 FLUSH_S = 1.5
 """How long a recorder may take to write its last rows (one flush interval, and a margin)."""
+COPIES = 5
+SHORT = [12] * 8 + [24] * 8
+"""Tokens of the first answers, where a wave of full ones would give more rounds than are to be looked at."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +60,67 @@ def lab_run(options: ServeOptions | None = None, load: LoadOptions | None = None
     A server that dies, at its first request or later, is a result (`engine_died`), not an error.
     EagletraceError: bad options, no such environment, a server that is not ready in time.
     """
-    options, load = options or ServeOptions(), load or LoadOptions()
+    load = load or LoadOptions()
+    return lab_run_at(options, load, [load.rounds])[load.rounds]
+
+
+def lab_run_at(options: ServeOptions | None, load: LoadOptions, rounds: Sequence[int]) -> dict[int, LabResult]:
+    """As `lab_run`, with what there was after each of some numbers of rounds: the run folder as it was then is copied.
+
+    A case that changes weights half-way is served once for each number. Errors as `lab_run`.
+    """
+    options = options or ServeOptions()
     plan = serving(options)
-    load = load_of(plan, load)
+    if plan.update is not None and len(rounds) > 1:
+        return {number: lab_run(options, replace(load, rounds=number)) for number in rounds}
+    load = _short_at_first(load_of(plan, replace(load, rounds=max(rounds))), min(rounds))
     before = _runs(plan.dir)
+    found: dict[int, LabResult] = {}
+
+    def run() -> Path | None:
+        return _newest(_runs(plan.dir) - before) if options.tracing != "off" else None
+
+    def take(number: int, outcome: LoadResult) -> None:
+        time.sleep(FLUSH_S)
+        whole = run()
+        copy = None if whole is None else _copied(whole, plan.dir / f"after-{number}" / whole.name)
+        found[number] = _result(plan, copy, outcome)
+
+    load = replace(load, marks=sorted(rounds)[:-1], at_mark=take)
     outcome = _serve_and_load(plan, load, prompts_of(plan, load, options.seed))
+    last = _result(plan, run(), outcome)
+    return {number: found.get(number, last) for number in rounds}
+
+
+def _short_at_first(load: LoadOptions, rounds: int) -> LoadOptions:
+    """With few rounds to look at, the first answers are short; how short does not hang on how many are accepted."""
+    limit = load.max_new_tokens
+    if not isinstance(limit, int) or rounds >= load.concurrency * limit:
+        return load
+    return replace(load, max_new_tokens=[*(min(limit, short) for short in SHORT), *[limit] * load.rounds])
+
+
+def _result(plan: Serving, run: Path | None, outcome: LoadResult) -> LabResult:
     return LabResult(
-        run=_newest(_runs(plan.dir) - before) if options.tracing != "off" else None,
+        run=run,
         accept_length=accept_length(outcome.answers),
         rounds=sum(answer.rounds for answer in outcome.answers),
         engine_died=outcome.engine_died,
-        answers=outcome.answers,
+        answers=list(outcome.answers),
         reason=outcome.reason,
         draft=plan.draft,
         target=plan.target,
     )
+
+
+def _copied(run: Path, to: Path) -> Path:
+    """A copy of a run that is still being recorded; files that are merged meanwhile make it start again."""
+    for _attempt in range(COPIES):
+        with contextlib.suppress(shutil.Error):
+            shutil.copytree(run, to)
+            return to
+        shutil.rmtree(to)
+    raise EagletraceError(f"{run} changed while it was copied, {COPIES} times in a row")
 
 
 def _serve_and_load(plan: Serving, load: LoadOptions, prompts: list[str]) -> LoadResult:

@@ -8,8 +8,8 @@
 -- param split_fails_share: float = 0.33, share of the other rounds' rate below which a kind of round fails
 -- param live_rate: float = 0.3, rate that the lower end of the other rounds exceeds
 -- param split_rounds: int = 10, rounds on either side below which nothing is said
--- param split_requests: int = 3, requests on either side below which nothing is said
+-- param split_prompts: int = 3, different prompts on either side below which nothing is said
 -- references: vllm#38311, sglang#10892
 FROM split_verdicts(['graph', 'graph_batch_size'], ['graph'], 'captured graphs',
     'no graph ran, or every round ran from one with batches of one size',
-    'whether a graph ran was not recorded', $split_fails_share, TRUE, $live_rate, $split_rounds, $split_requests)
+    'whether a graph ran was not recorded', $split_fails_share, TRUE, $live_rate, $split_rounds, $split_prompts)

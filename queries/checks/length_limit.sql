@@ -9,13 +9,13 @@
 -- param split_fails_share: float = 0.33, share of the other rounds' rate below which a kind of round fails
 -- param live_rate: float = 0.3, rate that the lower end of the other rounds exceeds
 -- param split_rounds: int = 10, rounds on either side below which nothing is said
--- param split_requests: int = 3, requests on either side below which nothing is said
+-- param split_prompts: int = 3, different prompts on either side below which nothing is said
 -- param many_z: float = 3.36, standard errors of intervals of which the widest of 64 positions is looked at
 -- references: vllm#58080
 WITH c AS (
     SELECT *, wilson_of(accepted, rounds, 1, $many_z) AS high,
            wilson_of(before_accepted, before_rounds, -1, $many_z) AS before_low
-    FROM position_cliff($split_rounds, $split_requests)
+    FROM position_cliff($split_rounds, $split_prompts)
 ),
 tokens AS (
     SELECT count(DISTINCT draft_token) AS distinct_tokens
@@ -26,14 +26,14 @@ SELECT
     concat('position ', position_from) AS subject,
     concat('from position ', position_from, ' on the first draft was accepted in ', accepted, ' of ', rounds,
            ' rounds, with ', distinct_tokens, ' distinct tokens; before it in ', before_accepted, ' of ', before_rounds,
-           ' rounds of the same ', requests, ' requests') AS reason,
-    json_object('position_from', position_from, 'requests', requests, 'rounds', rounds, 'first_accepted', accepted,
+           ' rounds of the same ', prompts, ' prompts') AS reason,
+    json_object('position_from', position_from, 'prompts', prompts, 'rounds', rounds, 'first_accepted', accepted,
                 'before_rounds', before_rounds, 'before_first_accepted', before_accepted,
                 'distinct_tokens', distinct_tokens, 'high', high, 'before_low', before_low) AS evidence
 FROM c, tokens
 UNION ALL
 SELECT 'unknown', 'positions',
-    concat('no position has ', $split_rounds, ' rounds of ', $split_requests, ' requests before and past it: send',
+    concat('no position has ', $split_rounds, ' rounds of ', $split_prompts, ' different prompts before and past it: send',
            ' longer requests'),
     json_object('positions', 0)
 WHERE NOT EXISTS (FROM c)

@@ -9,14 +9,14 @@
 -- param update_share: float = 0.85, share of the other rounds' rate below which an update has cost something
 -- param live_rate: float = 0.3, rate that the lower end of the other rounds exceeds
 -- param split_rounds: int = 10, rounds on either side below which nothing is said
--- param split_requests: int = 3, requests on either side below which nothing is said
+-- param split_prompts: int = 3, different prompts on either side below which nothing is said
 -- references: miles#1926, sglang#31674, sglang#27718
 WITH u AS (
     SELECT count(*) AS updates, array_to_string(list_sort(list(DISTINCT detail ->> '$.side')), ' and ') AS sides
     FROM events WHERE kind = 'weights_changed'
 ),
 f AS (
-    FROM split_findings(['late'], $update_share, FALSE, $live_rate, $split_rounds, $split_requests)
+    FROM split_findings(['late'], $update_share, FALSE, $live_rate, $split_rounds, $split_prompts)
     WHERE EXISTS (FROM late_from WHERE updated)
 )
 SELECT

@@ -1,21 +1,23 @@
 -- title: The position past which first drafts are accepted least often for what they are before it; at most one row
 -- kind: macro
--- needs: rounds
--- about: position_cliff(10, 3): of positions with at least 10 rounds before and past them, of at least 3 requests.
+-- needs: rounds, requests
+-- about: position_cliff(10, 3): of positions with at least 10 rounds before and past them, for at least 3 prompts.
 --        Looks at requests that begin before the position and go on past it, so that long prompts are not taken for
 --        long sequences. Positions in 64 steps. No row: no request goes on for long enough.
 -- column position_from: the position
--- column requests: requests on both sides
+-- column prompts: different prompts of requests on both sides
 -- column rounds, accepted: rounds past it, and those in which the first draft was accepted; before_: up to it
-(least_rounds, least_requests) AS TABLE
+(least_rounds, least_prompts) AS TABLE
 WITH r AS (
-    SELECT r.host, r.pid, r.request_seq, r.position, r.accepted > 0 AS a, min(r.position) OVER request AS first,
+    SELECT r.host, r.pid, r.request_seq, coalesce(q.prompt_hash, concat_ws('/', r.host, r.pid, r.request_seq)) AS prompt,
+           r.position, r.accepted > 0 AS a, min(r.position) OVER request AS first,
            max(r.position) OVER () // 64 + 1 AS step
-    FROM rounds r WHERE r.drafted > 0 AND r.accepted IS NOT NULL AND r.position IS NOT NULL
+    FROM rounds r LEFT JOIN requests q ON q.host = r.host AND q.pid = r.pid AND q.request_seq = r.request_seq
+    WHERE r.drafted > 0 AND r.accepted IS NOT NULL AND r.position IS NOT NULL
     WINDOW request AS (PARTITION BY r.host, r.pid, r.request_seq)
 ),
 b AS (
-    SELECT host, pid, request_seq, first, position // step AS bucket, any_value(step) AS step, count(*) AS n,
+    SELECT host, pid, request_seq, prompt, first, position // step AS bucket, any_value(step) AS step, count(*) AS n,
            count(*) FILTER (WHERE a) AS a
     FROM r GROUP BY ALL
 ),
@@ -25,13 +27,13 @@ crossing AS (
     FROM edges e JOIN b ON b.first < e.edge AND b.bucket * b.step >= e.edge
 ),
 sides AS (
-    SELECT c.edge, count(DISTINCT (host, pid, request_seq)) AS requests,
+    SELECT c.edge, count(DISTINCT prompt) AS prompts,
         sum(n) FILTER (WHERE b.bucket * b.step < c.edge) AS n0, sum(a) FILTER (WHERE b.bucket * b.step < c.edge) AS a0,
         sum(n) FILTER (WHERE b.bucket * b.step >= c.edge) AS n1, sum(a) FILTER (WHERE b.bucket * b.step >= c.edge) AS a1
     FROM crossing c JOIN b USING (host, pid, request_seq) GROUP BY c.edge
 )
-SELECT edge AS position_from, requests, n1::BIGINT AS rounds, a1::BIGINT AS accepted, n0::BIGINT AS before_rounds,
+SELECT edge AS position_from, prompts, n1::BIGINT AS rounds, a1::BIGINT AS accepted, n0::BIGINT AS before_rounds,
        a0::BIGINT AS before_accepted
-FROM sides WHERE n0 >= least_rounds AND n1 >= least_rounds AND requests >= least_requests
+FROM sides WHERE n0 >= least_rounds AND n1 >= least_rounds AND prompts >= least_prompts
 ORDER BY sign(a0 / n0 - a1 / n1) * (a0 / n0 - a1 / n1) ** 2 * n0 * n1 / (n0 + n1) DESC, edge
 LIMIT 1

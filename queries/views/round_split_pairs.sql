@@ -6,13 +6,13 @@
 -- column by_split, by_part: the other kind
 -- column rounds, rate: rounds of this kind and not of the other, and their rate
 -- column by_rounds, by_rate: of the other kind and not of this one
--- column neither_rounds, neither_rate: of neither
+-- column neither_rate: rate of rounds of neither
 WITH low AS (
     SELECT split, part FROM round_splits WHERE part <> 'false' AND rate < 0.6 * others_rate
 ),
 cells AS (
     SELECT row_number() OVER () AS cell, * FROM (
-        SELECT * EXCLUDE (host, pid, request_seq, rounds, accepted), sum(rounds) AS n, sum(accepted) AS a
+        SELECT * EXCLUDE (prompt, rounds, accepted), sum(rounds) AS n, sum(accepted) AS a
         FROM round_kinds GROUP BY ALL)
 ),
 in_part AS (
@@ -35,7 +35,6 @@ SELECT
     sum(p.a) FILTER (WHERE p.inside AND NOT q.inside) / sum(p.n) FILTER (WHERE p.inside AND NOT q.inside) AS rate,
     sum(p.n) FILTER (WHERE q.inside AND NOT p.inside)::BIGINT AS by_rounds,
     sum(p.a) FILTER (WHERE q.inside AND NOT p.inside) / sum(p.n) FILTER (WHERE q.inside AND NOT p.inside) AS by_rate,
-    sum(p.n) FILTER (WHERE NOT p.inside AND NOT q.inside)::BIGINT AS neither_rounds,
     sum(p.a) FILTER (WHERE NOT p.inside AND NOT q.inside)
         / sum(p.n) FILTER (WHERE NOT p.inside AND NOT q.inside) AS neither_rate
 FROM in_part p JOIN in_part q ON q.cell = p.cell AND q.split <> p.split

@@ -1,19 +1,20 @@
 -- title: Acceptance of the first draft in each kind of round against all other rounds
 -- needs: round_kinds, wilson_of, normal_quantile
--- about: Rounds of one request are alike, so that they count for fewer: counts are divided by the design effect, the
---        variance between requests over that of independent rounds (Rao and Scott). A kind of round that fails in most
---        requests and not in all varies more than requests do: for it the others' effect counts if that is smaller.
+-- about: Rounds of one prompt are alike, so that they count for fewer: counts are divided by the design effect, the
+--        variance between prompts over that of independent rounds (Rao and Scott). A kind of round that fails for most
+--        prompts and not for all varies more than prompts do: for it the others' effect counts if that is smaller.
 --        All parts of one split are looked at together, and their intervals hold together.
 -- column split: what rounds are told apart by
 -- column part: the kind of round
 -- column kind: the same in words, after "rounds"
 -- column parts: kinds of this split; for the moment, about as many as there could be
 -- column z: standard errors of the intervals, for as many parts
--- column requests: requests with such a round; others_requests: with another
+-- column prompts: different prompts with such a round; others_prompts: with another
+-- column most_rounds: such rounds of the prompt that has most of them
 -- column high: upper end of the interval of the rate of this kind
 -- column others_low: lower end of the interval of the rate of all other rounds
 WITH long AS (
-    SELECT s.split, s.part, k.host, k.pid, k.request_seq, sum(k.rounds) AS n, sum(k.accepted) AS a
+    SELECT s.split, s.part, k.prompt, sum(k.rounds) AS n, sum(k.accepted) AS a
     FROM round_kinds k, unnest([
         {'split': 'cached', 'part': cached::VARCHAR}, {'split': 'chunked', 'part': chunked::VARCHAR},
         {'split': 'near_edge', 'part': near_edge::VARCHAR}, {'split': 'row', 'part': row::VARCHAR},
@@ -28,22 +29,22 @@ WITH long AS (
     GROUP BY ALL
 ),
 whole AS (
-    SELECT *, sum(n) OVER request - n AS other_n, sum(a) OVER request - a AS other_a FROM long
-    WINDOW request AS (PARTITION BY split, host, pid, request_seq)
+    SELECT *, sum(n) OVER prompts - n AS other_n, sum(a) OVER prompts - a AS other_a FROM long
+    WINDOW prompts AS (PARTITION BY split, prompt)
 ),
 sums AS (
-    SELECT split, CASE split WHEN 'late' THEN 64 ELSE count(DISTINCT part) END AS parts, count(DISTINCT (host, pid, request_seq)) AS requests,
+    SELECT split, CASE split WHEN 'late' THEN 64 ELSE count(DISTINCT part) END AS parts, count(DISTINCT prompt) AS prompts,
            sum(n) AS n, sum(a) AS a
     FROM whole GROUP BY split
 ),
 squares AS (
     SELECT split, sum(n * n) AS nn, sum(n * a) AS na, sum(a * a) AS aa
-    FROM (SELECT split, host, pid, request_seq, sum(n) AS n, sum(a) AS a FROM long GROUP BY ALL) GROUP BY split
+    FROM (SELECT split, prompt, sum(n) AS n, sum(a) AS a FROM long GROUP BY ALL) GROUP BY split
 ),
 sides AS (
     SELECT w.split, w.part, any_value(s.parts) AS parts,
-        count(*) AS m, sum(w.n) AS n, sum(w.a) AS a, sum(w.n * w.n) AS nn, sum(w.n * w.a) AS na, sum(w.a * w.a) AS aa,
-        any_value(s.requests) - count(*) FILTER (WHERE w.other_n = 0) AS others_m,
+        count(*) AS m, max(w.n) AS most, sum(w.n) AS n, sum(w.a) AS a, sum(w.n * w.n) AS nn, sum(w.n * w.a) AS na, sum(w.a * w.a) AS aa,
+        any_value(s.prompts) - count(*) FILTER (WHERE w.other_n = 0) AS others_m,
         any_value(s.n) - sum(w.n) AS others_n, any_value(s.a) - sum(w.a) AS others_a,
         any_value(q.nn) - sum((w.n + w.other_n) ** 2 - w.other_n ** 2) AS others_nn,
         any_value(q.na) - sum((w.n + w.other_n) * (w.a + w.other_a) - w.other_n * w.other_a) AS others_na,
@@ -78,9 +79,9 @@ SELECT
         WHEN 'grammar' THEN 'of requests with a grammar'
         WHEN 'late' THEN 'from a moment on'
         ELSE 'of requests with a temperature above 0' END AS kind,
-    parts, z, m AS requests, n::BIGINT AS rounds, a::BIGINT AS accepted, a / n AS rate,
+    parts, z, m AS prompts, n::BIGINT AS rounds, most::BIGINT AS most_rounds, a::BIGINT AS accepted, a / n AS rate,
     wilson_of(a / effect, n / effect, 1, z) AS high, effect,
-    others_m AS others_requests, others_n::BIGINT AS others_rounds, others_a::BIGINT AS others_accepted,
+    others_m AS others_prompts, others_n::BIGINT AS others_rounds, others_a::BIGINT AS others_accepted,
     others_a / nullif(others_n, 0) AS others_rate,
     wilson_of(others_a / others_effect, others_n / others_effect, -1, z) AS others_low, others_effect
 FROM effects

@@ -128,6 +128,37 @@ def eighths_after_update() -> Synthetic:
     return run.event("weights_changed", side="draft", at=4_000_500)
 
 
+def sharp() -> Synthetic:
+    """Requests with images fail, in all others every draft is right."""
+    return varied(lambda row: (0.0 if row["has_image"] else 1.0, 1.0, 1.0))
+
+
+def prompts(tokens: Callable[[int], int], cached: Callable[[int], int]) -> Synthetic:
+    """Requests of some prompt tokens, of which some were cached."""
+
+    def columns(row: Row) -> Row:
+        seq = row["request_seq"]
+        return {"position": tokens(seq) + row["request_round"] - 1, "cached_tokens": cached(seq)}
+
+    return varied(round_columns=columns, request_columns=by(lambda seq: {"prompt_tokens": tokens(seq)}))
+
+
+def soon_dead() -> Synthetic:
+    """Five requests with two right rounds each up to position 160, and none past it."""
+
+    def place(row: Row) -> Row:
+        return {"position": 154 + 2 * row["request_round"]}
+
+    def rates(row: Row) -> Sequence[float]:
+        return float(row["position"] < 160), 1.0, 1.0
+
+    return long_requests(round_columns=place, rates_of=rates, rounds=210, requests=5)
+
+
+def further(row: Row) -> Row:
+    return {"position": 190 + row["request_seq"] + 2 * row["request_round"]}
+
+
 def past_position(after: float, before: float) -> Synthetic:
     def rates(row: Row) -> Sequence[float]:
         return (after if row["position"] >= 160 else before), 0.7, 0.7

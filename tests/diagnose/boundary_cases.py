@@ -15,6 +15,7 @@ from cases import (
 )
 from rank_cases import RANK_CASES, some_drafts, unjudged
 from runtime_cases import (
+    CHUNK,
     before_last_row,
     cached,
     failing,
@@ -47,6 +48,14 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
     },
     "kv. batch. round. graph.split multimodal. grammar.requests sampling.temperature weights.step": {
         "first rounds of many requests at a third": lambda: failing(first_round, 0.25, requests=160),
+        "images dead, others right": lambda: b.sharp(),
+        "prompts never in chunks": lambda: varied().fact("server.chunked_prefill_size", -1),
+        "short prompts": lambda: b.prompts(lambda seq: 8, lambda seq: seq % 2),
+        "short prompts never in chunks": lambda: b.prompts(lambda seq: 8, lambda seq: seq % 2).fact(
+            "server.chunked_prefill_size", -1),
+        "prompts of one chunk, and a token more": lambda: b.prompts(lambda seq: CHUNK + seq % 2, lambda seq: 0),
+        "many rounds, loss from a moment on": lambda: failing(lambda row: row["round"] > 4003, 0.1, rounds=8000),
+        "all rounds alike": lambda: Synthetic(rates=(1.0, 1.0, 1.0), rounds=120, requests=12),
         "kinds of 10 rounds": lambda: b.few(10, 2, 5),
         "kinds of 3 requests against 3": lambda: b.few(6, 20, 3),
         "kinds of 3 requests": lambda: b.few(12, 20, 3),
@@ -59,7 +68,7 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "every row but the last": lambda: failing(before_last_row, 0.2),
         "graphs, and late": lambda: failing(lambda row: graph(row) and late(row)),
         **{f"cached requests from round {number} on, loss from 500 on": lambda number=number: b.cached_from(number)
-           for number in (450, 490, 500, 510, 550)},
+           for number in (450, 490, 495, 500, 505, 510, 550)},
         "early moments": lambda: failing(lambda row: row["round"] > 776),
         **{f"{name}: half the rate": lambda fails=fails: b.middling(fails) for name, fails in SPLITS.items()},
         **{f"{name}: three quarters of the rate": lambda fails=fails: failing(fails, 0.56, rounds=4000)
@@ -227,6 +236,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "falls along requests to 0.65": lambda: b.halves(0.80, 0.52),
         "falls along requests of a weak draft": lambda: b.halves(0.32, 0.02),
         "59 rounds in halves": lambda: Synthetic(rounds=59, requests=1),
+        "dies past a position, 10 rounds before": lambda: b.soon_dead(),
+        "longer requests": lambda: long_requests(past(240), round_columns=b.further),
         "dies past a position": lambda: long_requests(past(160)),
         "dies past a position, weak": lambda: b.past_position(0.0, 0.34),
         "halves past a position": lambda: b.past_position(0.36, 0.72),
@@ -241,13 +252,13 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "rope scaled otherwise": lambda: b.facts(target__rope={**ROPE, "scaling": {"factor": 8.0}}),
         "half of the positions shifted": lambda: b.shifted(lambda number: number % 2),
         "most positions shifted": lambda: b.shifted(lambda number: -1 if number % 3 else 0),
-        "positions b.shifted, at no cost": lambda: Synthetic(rope_shift=1),
+        "positions shifted, at no cost": lambda: Synthetic(rope_shift=1),
         "positions shifted as in 0.5.9": lambda: b.in_release("0.5.9", 1),
         "positions shifted otherwise in 0.5.9": lambda: b.in_release("0.5.12.post1", 2),
         "positions shifted in 0.5.13": lambda: b.in_release("0.5.13", 1),
         "positions unseen": lambda: Synthetic(rope_shift=None),
-        "positions b.shifted, 29 at depth 2": lambda: b.counted(29, 60, (0.0, 0.0), rope_shift=1),
-        "positions b.shifted, 30 at depth 2": lambda: b.counted(30, 60, (0.0, 0.0), rope_shift=1),
+        "positions shifted, 29 at depth 2": lambda: b.counted(29, 60, (0.0, 0.0), rope_shift=1),
+        "positions shifted, 30 at depth 2": lambda: b.counted(30, 60, (0.0, 0.0), rope_shift=1),
         "depth 2 at 0.4 of depth 1": lambda: Synthetic(rates=(0.8, 0.32, 0.3), rounds=900, rope_shift=2),
         "depth 2 at 0.6 of depth 1": lambda: Synthetic(rates=(0.8, 0.48, 0.3), rounds=900, rope_shift=2),
         "depth 2 dead, depth 1 weak": lambda: Synthetic(rates=(0.32, 0.0, 0.0), rounds=600, rope_shift=2),
@@ -262,6 +273,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "quantised values 0.05 apart": lambda: quantised(decoded=False, rms=38.0),
         "quantised values 0.08 apart": lambda: quantised(decoded=False, rms=36.8),
         "integers in eight bits": lambda: quantised(decoded=False, dtype="I8"),
+        "values of one": lambda: b.apart(1.0, 0.7),
+        "values of unknown epoch": lambda: b.parameter("model.fc.weight", rms=0.7, epoch=None),
         "values just 0.05 apart": lambda: b.apart(38.0, 40.0),
         "values of many digits": lambda: b.apart(1.2345678, 2.3456789),
         "values of an unfinished parameter": lambda: b.parameter("model.fc.weight", rms=0.7, elements_loaded=5),

@@ -17,11 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import outcomes
 from equivalent_mutants import EQUIVALENT, equivalent
 
+from eagletrace.diagnose import checks
 from eagletrace.diagnose.acceptance import measure
 from eagletrace.diagnose.checks import CheckFile, CheckRunner, load_checks
 from eagletrace.store import Run, open_run
@@ -110,12 +112,12 @@ class Cases:
         asked = [name for name, case in outcomes.CASES.items() if case.asks(check)]
         return sorted(asked, key=lambda name: check not in self._stored[name] or name == outcomes.HEALTHY)
 
-    def of_note(self, checks: Sequence[CheckFile]) -> list[str]:
+    def of_note(self, reading: Sequence[CheckFile]) -> list[str]:
         """Cases in which one of some checks has another status than in the healthy run, and that run."""
         healthy = self._stored[outcomes.HEALTHY]
         return [
             case for case, stored in self._stored.items() if case == outcomes.HEALTHY
-            or any(check.id in stored and stored[check.id][0] != healthy[check.id][0] for check in checks)
+            or any(check.id in stored and stored[check.id][0] != healthy[check.id][0] for check in reading)
         ]  # fmt: skip
 
     def answers(self, check: CheckFile, case: str) -> bool:
@@ -132,19 +134,19 @@ def seen_in_check(mutant: Mutant, check: CheckFile, cases: Cases) -> str | None:
     return next((case for case in cases.telling(check.id) if not cases.answers(changed, case)), None)
 
 
-def seen_in_view(mutant: Mutant, file: SqlFile, checks: Sequence[CheckFile], cases: Cases) -> str | None:
+def seen_in_view(mutant: Mutant, file: SqlFile, reading: Sequence[CheckFile], cases: Cases) -> str | None:
     """The first case that shows the change of a view, through the checks that read it."""
-    asked = {case: [c for c in checks if outcomes.CASES[case].asks(c.id)] for case in cases.of_note(checks)}
-    order = dict.fromkeys(case for check in checks for case in cases.telling(check.id)[:5])
+    asked = {case: [c for c in reading if outcomes.CASES[case].asks(c.id)] for case in cases.of_note(reading)}
+    order = dict.fromkeys(case for check in reading for case in cases.telling(check.id)[:5])
     order = [case for case in order if case in asked] + [case for case in asked if case not in order]
     return next((case for case in order if _shows(mutant, file, asked[case], case, cases)), None)
 
 
-def _shows(mutant: Mutant, file: SqlFile, checks: Sequence[CheckFile], case: str, cases: Cases) -> bool:
+def _shows(mutant: Mutant, file: SqlFile, reading: Sequence[CheckFile], case: str, cases: Cases) -> bool:
     run = cases.runs[case]
     try:
         _create(run, file, mutant.sql)
-        return not all(cases.answers(check, case) for check in checks)
+        return not all(cases.answers(check, case) for check in reading)
     except Exception:  # noqa: BLE001 - SQL that does not run is seen
         return True
     finally:
@@ -154,22 +156,26 @@ def _shows(mutant: Mutant, file: SqlFile, checks: Sequence[CheckFile], case: str
 def _create(run: Run, file: SqlFile, sql: str) -> None:
     kind = "MACRO main." if file.meta.get("kind") == "macro" else "VIEW main."
     run.execute(f"CREATE OR REPLACE {kind}{file.name} {'' if 'MACRO' in kind else 'AS '}{sql}")
-    if file.name in ("late_from", *HELD):
-        held = HELD[HELD.index(file.name) if file.name in HELD else 0 :]
-        for view in held:
-            run.execute(f"DROP TABLE temp.main.{view}")  # `main.x` is the temporary table while there is one
-        for view in held:
-            run.execute(f"CREATE TEMP TABLE {view} AS SELECT * FROM main.{view}")
+    held = [view for view in (*HELD, *checks.HELD) if view == file.name or file.name in _words().get(view, ())]
+    held = list(HELD[HELD.index(held[0]) :]) if held and held[0] in HELD else held
+    for view in held:
+        run.execute(f"DROP TABLE temp.main.{view}")  # `main.x` is the temporary table while there is one
+    for view in held:
+        run.execute(f"CREATE TEMP TABLE {view} AS SELECT * FROM main.{view}")
 
 
-def readers(view: str, checks: dict[str, CheckFile]) -> list[CheckFile]:
+@cache
+def _words() -> dict[str, set[str]]:
+    """The words in the SQL of each view."""
+    return {name: set(re.findall(r"\w+", file.sql)) for name, file in load_folder("views").items()}
+
+
+def readers(view: str, files: dict[str, CheckFile]) -> list[CheckFile]:
     """Checks that read a view, also through another."""
-    names, files = {view}, load_folder("views")
-    while more := {n for n, f in files.items() if n not in names and names & set(re.findall(r"\w+", f.sql))} & set(
-        VIEWS
-    ):
+    names, words = {view}, _words()
+    while more := {name for name in VIEWS if name not in names and names & words[name]}:
         names |= more
-    return [check for check in checks.values() if names & set(re.findall(r"\w+", check.file.sql))]
+    return [check for check in files.values() if names & set(re.findall(r"\w+", check.file.sql))]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,13 +185,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--refresh", action="store_true", help="store the answers of all cases first")
     options = parser.parse_args(argv)
     names = set(options.names)
-    start, checks, views = time.monotonic(), load_checks(), load_folder("views")
+    start, files, views = time.monotonic(), load_checks(), load_folder("views")
     tried = survived = listed = 0
     used: set[tuple[str, str]] = set()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         cases = Cases(Path(folder), stack, refresh=options.refresh)
         print(f"{len(cases.runs)} cases in {time.monotonic() - start:.0f} s", file=sys.stderr)
-        todo = [(c.file, [c]) for c in checks.values()] + [(views[v], readers(v, checks)) for v in VIEWS]
+        todo = [(c.file, [c]) for c in files.values()] + [(views[v], readers(v, files)) for v in VIEWS]
         for file, reading in todo:
             if names and file.name not in names:
                 continue

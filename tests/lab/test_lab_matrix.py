@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from eagletrace.lab import cli, matrix
+from eagletrace.lab import cli, confusion, matrix
+from eagletrace.lab.confusion import MatrixCase
 from eagletrace.lab.faults import CASES, case
 from eagletrace.lab.load import Answer, LoadOptions
-from eagletrace.lab.matrix import Diagnosis, MatrixCase, healthy_name, judge
+from eagletrace.lab.matrix import Diagnosis, healthy_name, in_threads, judge
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.pair import shipped_pair
 from eagletrace.lab.run import LabResult
@@ -25,7 +28,8 @@ def always(value: object) -> Callable[..., object]:
 
 
 def result(length: float | None, died: bool = False) -> LabResult:
-    answers = [] if length is None else [Answer("r", {"id": "r"}, [1])]
+    meta = {"id": "r", "completion_tokens": (length or 0) * 100, "spec_verify_ct": 100}
+    answers = [] if length is None else [Answer("r", meta, [1])]
     return LabResult(Path("/runs/r"), length, 100, died, answers)
 
 
@@ -49,7 +53,7 @@ def diagnosis(verdict: str, *causes: str, exit_code: int) -> Diagnosis:
 )
 def test_judging(name: str, found: Diagnosis, right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "diagnose", always(found))
-    row = judge(case(name), result(1.1), result(2.6))
+    row = judge(case(name), result(1.1), result(2.6), rounds=20)
     assert row.right is right
     assert row.found == found.causes
     assert (row.accept_length, row.healthy_accept_length) == (1.1, 2.6)
@@ -72,20 +76,20 @@ def test_every_case_is_compared_with_its_own_engine() -> None:
 def test_json_and_markdown() -> None:
     row = MatrixCase(
         "d2t-absolute", "fault", ["vocab.d2t_encoding"], ["vocab.d2t_encoding"], "fault", None, 2.6, None, None, True,
-        engine_died=True,
+        20, engine_died=True,
     )  # fmt: skip
-    body = matrix.to_json([row])
+    body = confusion.to_json([row])
     assert set(body["cases"][0]) == {
         "name", "kind", "expected", "found", "verdict", "accept_length", "healthy_accept_length", "fidelity",
-        "regained_accept_length", "right",
+        "regained_accept_length", "right", "rounds",
     }  # fmt: skip
     json.dumps(body, allow_nan=False)
-    table = matrix.markdown([row])
+    table = confusion.markdown([row])
     assert "| `d2t-absolute` | fault | died | 2.60 | - | - | fault | `vocab.d2t_encoding` |" in table
     proved = replace(row, accept_length=1.1, fidelity=0.991, regained_accept_length=2.55)
-    assert "| `d2t-absolute` | fault | 1.10, died | 2.60 | 2.55 | 0.991 | fault |" in matrix.markdown([proved])
-    control = MatrixCase("healthy", "control", [], [], "healthy", 3.4, 3.4, None, None, True)
-    page = matrix.page([control, row], "a pair")
+    assert "| `d2t-absolute` | fault | 1.10, died | 2.60 | 2.55 | 0.991 | fault |" in confusion.markdown([proved])
+    control = MatrixCase("healthy", "control", [], [], "healthy", 3.4, 3.4, None, None, True, 20)
+    page = confusion.page([control, row], "a pair")
     assert page.startswith("# Faults and controls on the real engine\n\n2 of 2 cases are right.")
     assert page.index("| `d2t-absolute` |") < page.index("| `healthy` |")
 
@@ -94,7 +98,7 @@ def matrix_row(
     kind: str, verdict: str, right: bool, fidelity: float | None = None, regained: float = 2.5
 ) -> MatrixCase:
     found = ["vocab.coverage"] if verdict == "fault" else []
-    return MatrixCase("some", kind, [], found, verdict, 1.2, 2.6, fidelity, regained, right)
+    return MatrixCase("some", kind, [], found, verdict, 1.2, 2.6, fidelity, regained, right, 20)
 
 
 def test_the_totals_count_names_proofs_and_what_stayed_open() -> None:
@@ -104,11 +108,39 @@ def test_the_totals_count_names_proofs_and_what_stayed_open() -> None:
         matrix_row("fault", "inconclusive", False), matrix_row("fault", "error", False),
         matrix_row("control", "healthy", True), matrix_row("control", "fault", False),
     ]  # fmt: skip
-    assert matrix.totals(rows) == (
+    assert confusion.totals(rows) == (
         "3 of 6 faults named first by an expected cause (1 with a proof), 1 of 2 controls without a cause; "
         "1 inconclusive, 1 not diagnosed."
     )
-    assert matrix.markdown(rows).endswith(f"\n\n{matrix.totals(rows)}\n")
+    assert confusion.markdown(rows).endswith(f"\n\n{confusion.totals(rows)}\n")
+
+
+def test_the_page_says_from_how_many_rounds_on_a_case_is_right() -> None:
+    base = matrix_row("fault", "fault", True)
+    rows = [replace(base, name="no-fc", rounds=n) for n in (20, 100)]
+    rows += [replace(base, name="d2t-zero", rounds=100), replace(base, name="d2t-zero", rounds=20, right=False)]
+    rows += [
+        replace(matrix_row("control", "inconclusive", False), name="tree"),
+        replace(rows[0], name="tree", rounds=100),
+    ]
+    page = confusion.page(rows, "a pair")
+    assert "3 of 3 cases are right." in page
+    assert "| 20 | 1 | 1 | 1 | 0 | 0 |" in page and "| 100 | 3 | 0 | 0 | 0 | 0 |" in page
+    assert page.endswith("| `d2t-zero` | **`vocab.coverage`** | right |\n| `tree` | open | right |\n")
+    assert "With fewer rounds" not in confusion.page([base], "a pair")
+
+
+def test_cases_run_side_by_side_and_come_in_order() -> None:
+    together = threading.Barrier(2, timeout=20)
+
+    def work(item: int) -> int:
+        together.wait()
+        time.sleep(0.01 * (item == 0))
+        return item
+
+    assert in_threads(work, range(4), 2) == [0, 1, 2, 3]
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda item: 1 // item, [1, 0], 2)
 
 
 @pytest.mark.parametrize("name", ["healthy", "no-fc"])
@@ -122,12 +154,13 @@ def test_the_diagnosis_is_given_the_models(name: str, monkeypatch: pytest.Monkey
 
     served: list[ServeOptions] = []
 
-    def serve(options: ServeOptions, _load: LoadOptions) -> LabResult:
+    def serve(options: ServeOptions, _load: LoadOptions, rounds: list[int]) -> dict[int, LabResult]:
         served.append(options)
-        return replace(result(2.6), draft=Path("/models/draft-1"), target=Path("/models/target-1"))
+        one = replace(result(2.6), draft=Path("/models/draft-1"), target=Path("/models/target-1"))
+        return dict.fromkeys(rounds, one)
 
     monkeypatch.setattr("subprocess.run", run)
-    monkeypatch.setattr(matrix, "lab_run", serve)
+    monkeypatch.setattr(matrix, "lab_run_at", serve)
     matrix.run_matrix(ServeOptions(dir=tmp_path), LoadOptions(rounds=20), [name], print)
     draft = "/models/draft-1" if name == "healthy" else str(shipped_pair() / "drafts" / "default")
     assert given[-1][-5:] == ["--draft", draft, "--target", "/models/target-1", "--json"]
@@ -157,7 +190,7 @@ def test_run_prints_one_object(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert cli.main(["lab", "run", "--json", "--rounds", "7"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert set(body) == {"schema_version", "run", "accept_length", "rounds", "engine_died", "requests"}
-    assert body["requests"] == [{"request_id": "r", "meta_info": {"id": "r"}, "output_ids": [1]}]
+    assert [(r["request_id"], r["output_ids"]) for r in body["requests"]] == [("r", [1])]
 
 
 def test_a_dead_engine_is_said_and_exits_0(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

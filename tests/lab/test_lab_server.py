@@ -150,6 +150,18 @@ def test_the_callers_tracing_variables_stay_out(fake: Engine, tmp_path: Path, mo
     assert not [name for name in server.env if name.startswith("EAGLETRACE")]
 
 
+def test_marks_are_called_on_the_way(fake: Engine, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    options = LoadOptions(
+        rounds=30, concurrency=2, max_new_tokens=[10, 20], marks=[15, 10],
+        at_mark=lambda mark, so_far: seen.append((mark, sum(answer.rounds for answer in so_far.answers))),
+    )  # fmt: skip
+    with served(fake, tmp_path / "log") as server:
+        rounds = sum(answer.rounds for answer in send_load(server, options, ["a", "b", "c"]).answers)
+    assert [mark for mark, _so_far in seen] == [10, 15]
+    assert all(mark <= so_far < rounds for mark, so_far in seen)
+
+
 def test_load_goes_on_until_enough_rounds(fake: Engine, tmp_path: Path) -> None:
     with served(fake, tmp_path / "log") as server:
         result = send_load(server, LoadOptions(rounds=30, concurrency=2, max_new_tokens=[10, 20]), ["a", "b", "c"])
