@@ -91,9 +91,12 @@ def run_matrix(
         finally:
             folders.put(folder)
 
+    def compare(entry: Case) -> dict[int, LabResult]:
+        progress(f"      {entry.name}: serving for comparison")
+        return serve(entry)
+
     bases = {name: case(name) for name in dict.fromkeys(healthy_name(entry) for entry in wanted)}
-    progress(f"serving {', '.join(bases)} for comparison")
-    healthy = dict(zip(bases, in_threads(serve, bases.values(), jobs), strict=True))
+    healthy = dict(zip(bases, in_threads(compare, bases.values(), jobs), strict=True))
 
     def rows_of(entry: Case) -> list[MatrixCase]:
         base = healthy_name(entry)

@@ -72,7 +72,7 @@ CAUSES = (
         "the others. Acceptance drops at depth 1 and the rest follows.",
         shows="Norm weights in the checkpoint that landed nowhere; RMS at the input of `fc` for each slot; a replay "
         "with and without the norm.",
-        fix="Use an engine release that knows the flag (SGLang: norm_before_fc from 0.5.20, fc_norm from 0.5.13), and "
+        fix="Use an engine release that knows the flag (SGLang: norm_before_fc from 0.5.17, fc_norm from 0.5.12), and "
         "set it in {draft}/config.json as in training.",
         cases=("vllm#38111", "sglang#32334"),
         loss="partial",

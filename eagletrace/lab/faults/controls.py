@@ -46,7 +46,7 @@ CONTROLS: tuple[Case, ...] = (
         name="layer-keys-0.5.23",
         kind="control",
         title="decoder layer saved as layers.0.*, which SGLang 0.5.23 reads",
-        case="SGLang from 0.5.13 on",
+        case="SGLang from 0.5.12 on",
         changes=(RenameKeys("midlayer.", "layers.0."),),
     ),
     Case(
