@@ -10,13 +10,15 @@ PYTEST ?= $(RUN) pytest
 
 SOAK_MINUTES ?= 30
 
-.PHONY: help setup setup-0.5.9 setup-0.5.20 browser demo test test-fast lint matrix releases fuzz soak docs clean
+.PHONY: help setup setup-0.5.9 setup-0.5.20 browser demo test test-fast lint matrix mutations releases fuzz soak bench docs \
+    clean
 
 help:
 	@echo 'make demo         set up, serve a draft with a fault, name the cause; then the same healthy'
 	@echo 'make test         lint, types, layering and all tests (starts real servers on the CPU)'
 	@echo 'make test-fast    without the tests that start servers'
 	@echo 'make matrix       the whole catalogue of faults; writes docs/matrix.md'
+	@echo 'make mutations    changes every comparison of every check, one at a time: what no test sees fails it (hours)'
 	@echo 'make soak         200 kills of a writer, every death of a real server, 30 minutes of load (an hour in all)'
 	@echo 'make docs         the generated tables of README.md and docs/'
 	@echo 'make releases     reads every release of SGLang in the registry; writes docs/sglang-releases.md'
@@ -86,6 +88,9 @@ releases: setup
 
 matrix: setup setup-0.5.9 setup-0.5.20
 	$(VENV)/bin/eagletrace lab matrix --rounds 20 100 1000 --jobs 2 --markdown docs/matrix.md
+
+mutations: setup
+	$(VENV)/bin/python tests/diagnose/mutations.py
 
 fuzz: setup
 	$(VENV)/bin/python tests/fuzz/fuzz_run.py -max_total_time=300 -rss_limit_mb=4096 -max_len=5000 -len_control=0

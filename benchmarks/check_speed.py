@@ -133,7 +133,7 @@ def main() -> None:
         absolute(f"{what}: time", "s", [seconds for seconds, _ in samples], SECONDS),
         absolute(f"{what}: memory", "MiB", [mib for _, mib in samples], MIB),
     ]
-    print(publish("check.json", figures).read_text())
+    print(publish("check", figures).read_text())
 
 
 if __name__ == "__main__":

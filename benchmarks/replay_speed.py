@@ -76,7 +76,7 @@ def large() -> list[Figure]:
 
 def main() -> None:
     """Measure and publish."""
-    print(publish("replay.json", [*lab(), *large()]).read_text())
+    print(publish("replay", [*lab(), *large()]).read_text())
 
 
 if __name__ == "__main__":

@@ -177,15 +177,25 @@ def test_captured_layers_other_than_those_asked_for_are_a_departure() -> None:
     assert found.should is not None and found.should.accept_length > HEALTHY
 
 
-def test_a_parameter_with_other_values_than_the_file_names_its_key() -> None:
+@pytest.mark.parametrize(("fate", "value", "cause"), [
+    ("dropped", 0.0, "weights.not_loaded"),
+    ("dropped", float("nan"), "weights.not_loaded"),  # what memory held
+    (None, float("nan"), "weights.missing"),
+    ("loaded", float("nan"), "numerics.nan"),
+    ("loaded", 0.0, "weights.quantization"),
+])  # fmt: skip
+def test_a_parameter_with_other_values_than_the_file_names_its_key(fate: str | None, value: float, cause: str) -> None:
     material = offline.material()
     name = "layers.0.self_attn.v_proj.weight"
-    material.served[name] = torch.zeros_like(material.filed[name])
-    material.fates[material.draft.names[name]] = "dropped"
+    material.served[name] = torch.full_like(material.filed[name], value)
+    if fate is None:
+        del material.fates[material.draft.names[name]]
+    else:
+        material.fates[material.draft.names[name]] = fate
     recording = offline.empty()
     as_served = intended(material, recording).with_tensors({name: material.served[name]})
     found = searched(material, offline.served(recording, as_served))
-    assert causes(found) == ["weights.not_loaded"] and name in found.harmful[0].change.text
+    assert causes(found) == [cause] and name in found.harmful[0].change.text
 
 
 def test_a_rotated_target_is_turned_back() -> None:

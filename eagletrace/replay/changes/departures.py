@@ -85,8 +85,7 @@ def _weights(material: Material) -> list[Change]:
     for name, value in material.served.items():
         if name in APART or name not in material.filed or _same(value, material.filed[name]):
             continue
-        spoiled = bool(value.isnan().any()) and not bool(material.filed[name].isnan().any())
-        groups.setdefault("numerics.nan" if spoiled else _reason(material, name), {})[name] = value
+        groups.setdefault(_reason(material, name, value), {})[name] = value
     texts = {
         "numerics.nan": "parameters hold NaN that the file does not have: {}",
         "weights.not_loaded": "tensors of the file landed nowhere: {}",
@@ -99,12 +98,16 @@ def _weights(material: Material) -> list[Change]:
     ]
 
 
-def _reason(material: Material, name: str) -> str:
-    """Why a parameter has other values than its tensor: its key was dropped, was not there, or was read wrongly."""
+def _reason(material: Material, name: str, value: Tensor) -> str:
+    """Why a parameter has other values than its tensor: its key was dropped, was not there, was spoiled, or was read
+    wrongly. Of a parameter that nothing filled NaN says no more: it holds what memory held."""
     key = material.draft.names.get(name)
     if key is None or key not in material.fates:
         return "weights.missing"
-    return "weights.not_loaded" if material.fates[key] in ("dropped", "ignored_by_engine") else "weights.quantization"
+    if material.fates[key] in ("dropped", "ignored_by_engine"):
+        return "weights.not_loaded"
+    spoiled = bool(value.isnan().any()) and not bool(material.filed[name].isnan().any())
+    return "numerics.nan" if spoiled else "weights.quantization"
 
 
 def _with_tensors(tensors: dict[str, Tensor]) -> Callable[[Recipe], Recipe]:
