@@ -7,6 +7,8 @@ VENV_0_5_20 := .venv-sglang-0.5.20
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 RUN := $(VENV)/bin/python -m
 PYTEST ?= $(RUN) pytest
+# One process for each core, a file's tests in one of them: fixtures that start a server are a module's.
+SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile
 
 SOAK_MINUTES ?= 30
 
@@ -78,10 +80,10 @@ lint: setup
 	$(VENV)/bin/lint-imports
 
 test: setup setup-0.5.9 setup-0.5.20 browser lint
-	$(PYTEST)
+	$(PYTEST) $(SIDE_BY_SIDE)
 
 test-fast: setup browser lint
-	$(PYTEST) -m 'not lab'
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'not lab'
 
 releases: setup
 	$(RUN) docs.releases
