@@ -35,7 +35,7 @@ def prove(
     known = {cause.id for cause in proved}
     rest = [cause for cause in reasoning.causes if cause.id not in known]
     kept = [_unrepaired(c, replayed) for c in rest if _stays(c, replayed, reasoning.checks, files)]
-    if not proved and not kept and judgement.lossy and replayed.explained >= REPRODUCES:
+    if not proved and not kept and judgement.lossy and replayed.explained >= REPRODUCES and not replayed.undecided:
         kept = [_of_training(replayed, reasoning, run)]
     causes = (*proved, *kept)
     dropped = {cause.id for cause in rest} - {cause.id for cause in causes}
@@ -125,6 +125,15 @@ def _explained(check: Check, dropped: set[str], replayed: Replay, causes: Sequen
     if check.causes[0] in replayed.harmless or not causes:
         return downgrade(check, COSTS_NOTHING)
     return downgrade(check, OUTRANKED.format(causes[0].id))
+
+
+def undecided(replayed: Replay) -> str:
+    """What may be wrong and is not shown."""
+    first = replayed.undecided[0]
+    return (
+        f"a replay finds what may cost acceptance, and {replayed.tokens:,} recorded tokens are too few to tell: "
+        f"{first.change} seems to make {first.gain:.2f} accepted drafts a round ({first.cause})"
+    )
 
 
 def parted(replayed: Replay) -> str:

@@ -60,6 +60,7 @@ def replay(run: Run, draft: Path, target: Path, *, max_positions: int = recorded
         found=(*fell, *_hypotheses(found, served, copy)),
         others=tuple(_hypothesis(t, found, served) for t in (*found.harmless, *found.tried)),
         harmless=tuple(t.change.cause for t in found.harmless),
+        undecided=tuple(_hypothesis(t, found, served) for t in found.undecided),
         embedding_copy=copy,
         deaf=found.deaf,
         requests=len(whole.sequences),

@@ -91,7 +91,8 @@ class Replay:
     `fidelity` and `potential` are of the draft as its checkpoint and configuration say; `explained` is the share of
     served tokens that the reference reproduces with all that was found, `best` the accept length with everything
     repaired. `found` are the hypotheses that hold, the best first; `others` those that were tried and came nearest;
-    `harmless` the causes whose departure was seen and costs nothing. `embedding_copy` says what the embeddings in the
+    `harmless` the causes whose departure was seen and costs nothing, `undecided` what seems to cost something, or to
+    regain it, by fewer rounds than show it. `embedding_copy` says what the embeddings in the
     draft's file are: none, the target's (`same`), `noise`, or those of an `other` model; `deaf` whether the draft uses
     nothing of the target's hidden states (None: it cannot be told).
     """
@@ -107,6 +108,7 @@ class Replay:
     found: tuple[Hypothesis, ...] = ()
     others: tuple[Hypothesis, ...] = ()
     harmless: tuple[str, ...] = ()
+    undecided: tuple[Hypothesis, ...] = ()
     embedding_copy: str = "none"
     deaf: bool | None = None
     requests: int = 0

@@ -58,7 +58,8 @@ class Found:
 
     `should` is the draft as its files say, `best` that with all repairs, `served` that with all departures (`None`
     where it cannot be run on what was recorded). `harmful` and `harmless` are departures, `repaired` changes of the
-    files; `tried` what came near and was not needed. `deaf` tells whether the best draft uses nothing of the target's
+    files; `undecided` either, where it seems to matter and these rounds are too few to show it; `tried` what came near
+    and was not needed. `deaf` tells whether the best draft uses nothing of the target's
     hidden states (None: it drafts too little to tell).
     """
 
@@ -68,6 +69,7 @@ class Found:
     harmful: list[Tried] = field(default_factory=list[Tried])
     harmless: list[Tried] = field(default_factory=list[Tried])
     repaired: list[Tried] = field(default_factory=list[Tried])
+    undecided: list[Tried] = field(default_factory=list[Tried])
     tried: list[Tried] = field(default_factory=list[Tried])
     unrunnable: str = ""
     deaf: bool | None = None
@@ -165,15 +167,19 @@ def _weigh(found: Found, recipe: Recipe, seen: list[Change], recording: Recordin
         shown = rest if rest is not None and len(seen) == 1 else found.best or rest
         tried = Tried(change, shown or found.served, max(losses, default=(0.0, 0.0, 0.0)))
         harmful = not losses or any(_matters(loss, found.served, COSTS) for loss in losses)
-        (found.harmful if harmful else found.harmless).append(tried)
+        undecided = not harmful and any(_may_matter(loss, found.served, COSTS) for loss in losses)
+        (found.harmful if harmful else found.undecided if undecided else found.harmless).append(tried)
     found.harmful.sort(key=lambda t: -t.gain[0])
 
 
 def _matters(change: tuple[float, float, float], base: Scored, share: float) -> bool:
-    mean, low, _ = change
+    return change[1] > 0 and _may_matter(change, base, share)
+
+
+def _may_matter(change: tuple[float, float, float], base: Scored, share: float) -> bool:
+    """Whether the difference is large enough, shown or not."""
     correct = [c for part in base.correct for c in part.tolist()]
-    length = 1 + sum(correct) / max(len(correct), 1)
-    return low > 0 and mean >= share * length
+    return change[0] >= share * (1 + sum(correct) / max(len(correct), 1))
 
 
 def _repair(
@@ -194,6 +200,7 @@ def _repair(
                 tried.append(Tried(change, scored, gain(scored, start, alpha=REGAINS_ALPHA)))
         tried.sort(key=lambda t: -t.gain[0])
         if not tried or not _matters(tried[0].gain, start, REGAINS):
+            found.undecided += [t for t in tried[:1] if _may_matter(t.gain, start, REGAINS)]
             found.tried += tried[:PAIRS]
             return recipe
         best = tried[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from eagletrace.diagnose import engine
 from eagletrace.diagnose.checks import load_checks
 from eagletrace.diagnose.judge import Judgement
 from eagletrace.diagnose.proof import prove
@@ -66,6 +67,16 @@ def test_what_costs_nothing_is_no_cause() -> None:
     after = prove(before, replayed(harmless=("weights.not_loaded",)), POOR, FILES, RUN)
     assert "weights.not_loaded" not in ids(after)
     assert after.checks[0].status == "alarm" and "costs nothing here" in after.checks[0].reason
+
+
+def test_what_too_few_rounds_show_is_neither_healthy_nor_weak() -> None:
+    open_question = replayed(explained=1.0, undecided=(hypothesis("rope.mismatch", gain=0.2),))
+    assert ids(prove(Reasoning((), ()), replayed(), POOR, FILES, RUN)) == ["draft.undertrained"]
+    assert ids(prove(Reasoning((), ()), open_question, POOR, FILES, RUN)) == []
+    for judgement in (HEALTHY, POOR):
+        assert engine._verdict(Reasoning((), ()), judgement, False, open_question) == "inconclusive"  # pyright: ignore[reportPrivateUsage]
+        why, then = engine._words("inconclusive", Reasoning((), ()), judgement, False, open_question)  # pyright: ignore[reportPrivateUsage]
+        assert "something seems to make 0.20 accepted drafts a round (rope.mismatch)" in why and "send more" in then
 
 
 def test_a_sure_cause_that_cannot_be_repaired_stays_with_half_a_proof() -> None:

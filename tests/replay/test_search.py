@@ -155,6 +155,16 @@ def test_tokens_given_at_the_ends_of_chunks_are_told() -> None:
     assert {t.change.cause for t in (*found.harmful, *found.harmless)} <= {"kv.prefix"}
 
 
+@pytest.mark.parametrize(("theta", "texts", "found"), [(2000.0, 1, "undecided"), (300.0, 4, "repaired")])
+def test_what_few_tokens_cannot_show_stays_undecided(theta: float, texts: int, found: str) -> None:
+    """The further theta is from the draft's own, the more acceptance it costs."""
+    material, recording = offline.material(), offline.empty(count=texts)
+    material.architecture = replace(material.architecture, rope=Rope(32, theta=theta))
+    result = searched(material, offline.served(recording, intended(material, recording)))
+    assert [t.change.cause for t in (*result.repaired, *result.undecided)] == ["rope.mismatch"]
+    assert getattr(result, found)
+
+
 def test_what_the_files_have_wrong_is_repaired() -> None:
     """The map of the file is zero, and the rotary theta is not the target's."""
     material = offline.material()

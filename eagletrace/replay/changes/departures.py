@@ -130,7 +130,7 @@ def _head(material: Material, recipe: Recipe) -> list[Change]:
     if replaced:
         cause, text = "lm_head.replaced", "the head is the target's" + (" embedding" if tied else "")
     elif filed:
-        cause, text = _reason(material, "lm_head.weight"), "the head holds other values than the file's"
+        cause, text = _reason(material, "lm_head.weight", served), "the head holds other values than the file's"
     else:
         cause, text = "weights.missing", "the head has no tensor in the file"
     return [Change(cause, text, lambda r: r.with_tensors({"lm_head.weight": served}), "head")]
