@@ -1,14 +1,14 @@
 """Which checkpoint tensor landed in which parameter, without knowing any naming rule.
 
 The engine's `load_weights` runs under a dispatch mode and is fed its tensors one by one. A copy into memory of a
-parameter is a landing; it belongs to the tensor whose memory it reads, or, if the engine made a new tensor of it,
-to the tensor that was handed out last.
+parameter is a landing; it belongs to the tensor whose memory it reads, to each of those that were put one below the
+other in that memory, or, if the engine made a new tensor otherwise, to the tensor that was handed out last.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,8 @@ class LandingMode(TorchDispatchMode):
             )
             self._parameters.setdefault(place(tensor), []).append(known)
         self._sources: dict[tuple[int, int], tuple[StorageWeakRef, KeyRecord | None]] = {}
+        # what was put one below the other: its memory, and the tensors with their elements
+        self._joined: dict[tuple[int, int], tuple[StorageWeakRef, list[tuple[KeyRecord, int]]]] = {}
         self._before = fingerprints(model)
         self._device = next((p.device for p in model.parameters() if p.is_cuda), None)
         self._current: KeyRecord | None = None
@@ -120,27 +122,47 @@ class LandingMode(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not self._paused and self._current is not None:
             try:
-                self._observe(func, args)
+                self._observe(func, args, result)
             except Exception as error:  # noqa: BLE001 - as in feed
                 self._fail(f"{func}: {error!r}")
         return result
 
-    def _observe(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _observe(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        if func is torch.ops.aten.cat.default:
+            self._join(args[0], args[1] if len(args) > 1 else 0, result)
+            return
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         source = next((found[1] for found in (self._source(place(t)) for t in tensors) if found and found[1]), None)
         if source is not None:
             source.touched = True
         if func in _COPIES and tensors:
-            self._land(tensors[0], source or self._current)
+            parts = next((found for found in map(self._parts, tensors[1:]) if found), None)
+            record = source or self._current
+            self._land(tensors[0], parts or ([(record, tensors[0].numel())] if record is not None else []))
 
-    def _land(self, destination: torch.Tensor, record: KeyRecord | None) -> None:
-        if record is None:
-            return
+    def _join(self, parts: Sequence[torch.Tensor], dim: int, result: torch.Tensor) -> None:
+        """Remember what a tensor was put together from, rows below rows. It may be thrown away: that is no use yet."""
+        found = [self._source(place(part)) for part in parts]
+        records = [source[1] for source in found if source is not None and source[1] is not None]
+        if dim == 0 and len(records) == len(parts):
+            sizes = [part.numel() for part in parts]
+            joined = list(zip(records, sizes, strict=True))
+            self._joined[place(result)] = StorageWeakRef(result.untyped_storage()), joined
+
+    def _parts(self, tensor: torch.Tensor) -> list[tuple[KeyRecord, int]]:
+        """The tensors that a whole one was put together from; none if it was not, or is a part of it."""
+        storage, parts = self._joined.get(place(tensor), (None, []))
+        whole = tensor.numel() == sum(elements for _, elements in parts)
+        return parts if storage is not None and not storage.expired() and whole else []
+
+    def _land(self, destination: torch.Tensor, parts: list[tuple[KeyRecord, int]]) -> None:
         for parameter in self._parameters.get(place(destination), ()):
             offset = destination.storage_offset() - parameter.start
-            if 0 <= offset < max(parameter.elements, 1) and not parameter.storage.expired():
-                landing = {"parameter": parameter.name, "offset": offset, "elements": destination.numel()}
-                record.landed.append(landing)
+            if not 0 <= offset < max(parameter.elements, 1) or parameter.storage.expired():
+                continue
+            for record, elements in parts:
+                record.landed.append({"parameter": parameter.name, "offset": offset, "elements": elements})
+                offset += elements
 
     def unseen(self, model: torch.nn.Module) -> set[str]:
         """Parameters that nothing was seen to write and that changed all the same: some models load in threads of

@@ -11,6 +11,7 @@ from docs import generate
 from eagletrace.cli.main import COMMANDS
 from eagletrace.lab.engines import ENGINES, python_variable
 from eagletrace.settings import VARIABLES
+from eagletrace.store.dataset.source import CACHE_BYTES, CACHE_DIR
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,7 +54,7 @@ def test_commands_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_variables_that_are_named_exist(page: Path) -> None:
-    known = {v.name for v in VARIABLES} | {"EAGLETRACE"} | {python_variable(version) for version in ENGINES}
+    known = {v.name for v in VARIABLES} | {"EAGLETRACE", CACHE_DIR, CACHE_BYTES} | {python_variable(v) for v in ENGINES}
     assert set(re.findall(r"\bEAGLETRACE(?:_[A-Z0-9_]+)?\b", page.read_text(encoding="utf-8"))) <= known
 
 

@@ -94,8 +94,16 @@ def _aux(f: Facts, made: Plan) -> None:
     if f.ids_read is None and is_speculators(f.draft.checkpoint.config):
         places = [place for place in f.draft.aux_ids if place.means_inputs and min(place.ids) > 0]
         if places:
-            ids = [i - 1 for i in places[0].ids]
-            made.nested(LAYER_IDS, ids, f"{places[0].path} names the inputs of layers {list(places[0].ids)}")
+            inputs = list(places[0].ids)
+            made.nested(LAYER_IDS, _ids_for(f, inputs), f"{places[0].path} names the inputs of layers {inputs}")
+
+
+def _ids_for(f: Facts, inputs: list[int]) -> list[int]:
+    """The ids for which the target's class captures the inputs of these layers; without a target, a Llama's."""
+    architecture, depth = (f.target.architecture, f.target.layers) if f.target else (None, None)
+    outputs = [i - 1 for i in inputs]
+    captured = f.release.captured(architecture, tuple(outputs), depth or 0)
+    return outputs if captured == inputs else inputs
 
 
 def _norms(f: Facts, made: Plan) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
-from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.parsers import RUN_HELP, Subparsers
 from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_if_recorded
 
 
@@ -18,7 +18,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Acceptance of a run and the causes of its loss, ranked, each with evidence and a fix.",
         epilog="Exit status: 0 healthy; 1 fault or weak draft; 2 bad input; 3 inconclusive or no speculation.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     add_arguments(parser, required=False)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=diagnose)

@@ -29,7 +29,8 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "runs", nargs="+", metavar="RUN",
-        help="run folder, trace folder (then its newest run), or a pattern such as 'eagletrace-runs/*'",
+        help="run folder, trace folder (then its newest run), run of a data set by path or URL, or a pattern such as "
+        "'eagletrace-runs/*'",
     )  # fmt: skip
     parser.add_argument("--all", action="store_true", help="show every fact and every comparison")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -69,9 +70,11 @@ def _many(diffs: Sequence[Diff]) -> dict[str, object]:
 
 def _paths(given: Sequence[str]) -> list[str]:
     """The runs that were named, patterns expanded; EagletraceError where they are not at least two."""
+    from eagletrace.store.dataset.layout import is_url
+
     paths: list[str] = []
     for path in given:
-        pattern = glob.has_magic(path) and not Path(path).expanduser().exists()
+        pattern = glob.has_magic(path) and not is_url(path) and not Path(path).expanduser().exists()
         found = sorted(glob.glob(str(Path(path).expanduser()))) if pattern else [path]  # noqa: PTH207 - a path of any root
         if not found:
             raise EagletraceError(f"no run fits the pattern {path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any, cast
 
 from eagletrace.cli.output import plain, print_json
@@ -27,7 +28,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "doctor",
         help="would tracing attach to the SGLang that is installed here",
         description="Which SGLang is installed, which hook targets it has, and what shuts tracing out.",
-        epilog="Exit status: 0 all required hook targets found, 3 some missing.",
+        epilog="Exit status: 0 all required hook targets found (and the target can be asked for aux hidden states), "
+        "3 some missing.",
+    )
+    parser.add_argument(
+        "--target", type=Path, metavar="PATH", help="a target's folder: can EAGLE-3 be served with its class here"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=doctor)
@@ -39,11 +44,36 @@ def doctor(options: argparse.Namespace) -> int:
 
     found: dict[str, Any] = inspect_environment()
     missing = [h for h in found["hooks"] if h["required"] and h["status"] in ABSENT]
+    target = _target(options.target, found["sglang"]) if options.target else None
     if options.json:
-        print_json(found)
+        print_json(found | ({"target": target} if target else {}))
     else:
         _print(found, missing)
-    return EXIT_MISSING if missing or not found["sglang"] else 0
+        if target:
+            print(target["detail"])
+    unfit = target is not None and target["captures_aux_hidden_states"] is False
+    return EXIT_MISSING if missing or unfit or not found["sglang"] else 0
+
+
+def _target(folder: Path, version: str | None) -> dict[str, Any]:
+    """`{architecture, captures_aux_hidden_states, detail}` of a target's class in the SGLang installed here.
+
+    `captures_aux_hidden_states` is None where it is not known. CheckpointError for a folder that holds no model.
+    """
+    from eagletrace.checkpoint import config as configs
+    from eagletrace.checkpoint import open_checkpoint
+    from eagletrace.checkpoint.engines import release
+
+    name = configs.architecture(open_checkpoint(folder).config)
+    meaning = release(version).id_meaning(name) if version else "unknown"
+    captures = None if meaning == "unknown" else meaning is not None
+    detail = {
+        True: f"{name} can be asked for aux hidden states: EAGLE-3 drafts can be served with it.",
+        False: f"{name} has no set_eagle3_layers_to_capture in SGLang {version}: a server with an EAGLE-3 draft ends "
+        "with an error. Use a release whose class for this target has it.",
+        None: f"Whether {name} can be asked for aux hidden states is not known here.",
+    }[captures]
+    return {"architecture": name, "captures_aux_hidden_states": captures, "detail": detail}
 
 
 def _words(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""`eagletrace export RUN --to perfetto | otlp`: a run for other tools."""
+"""`eagletrace export RUN --to perfetto | otlp | dataset`: a run for other tools, or into one data set of many runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import warn
-from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.parsers import RUN_HELP, Subparsers
 from eagletrace.errors import EagletraceError, UnknownNameError
+from eagletrace.format import TABLES
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,15 +28,20 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "export",
-        help="a run for other tools: Perfetto, an OpenTelemetry collector",
+        help="a run for other tools: Perfetto, an OpenTelemetry collector, a data set of many runs",
         description="perfetto: a file for the Perfetto UI. otlp: the spans as they were recorded, sent to an "
-        "OpenTelemetry collector; headers, certificates and protocol come from the OTEL_EXPORTER_OTLP_* variables.",
+        "OpenTelemetry collector; headers, certificates and protocol come from the OTEL_EXPORTER_OTLP_* variables. "
+        "dataset: the closed files of the run in a Hive-partitioned data set, in a folder or behind a URL such as "
+        "s3://bucket/prefix; a second export adds what is new.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--to", required=True, metavar="|".join(FORMATS), help="where to")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE",
+    parser.add_argument("-o", "--out", "--output", dest="output", metavar="FILE|URL",
                         help="perfetto: the file, compressed if its name ends in .gz, replaced if it exists; "
-                        "default: RUN's id with .pftrace, which must not exist")  # fmt: skip
+                        "default: RUN's id with .pftrace, which must not exist. dataset: the data set")  # fmt: skip
+    parser.add_argument("--follow", action="store_true", help="dataset: go on until the run has ended")
+    parser.add_argument("--move", action="store_true",
+                        help="dataset: remove each closed file from the run once its copy was read back")  # fmt: skip
     collector = "otlp: the collector, such as http://localhost:4318; default: the OTEL_* variables"
     parser.add_argument("--endpoint", metavar="URL", help=collector)
     parser.set_defaults(handler=export)
@@ -45,6 +51,8 @@ def export(options: argparse.Namespace) -> int:
     """Export one run."""
     if options.to not in FORMATS:
         raise UnknownNameError("format", options.to, FORMATS)
+    if options.to != "dataset" and (options.follow or options.move):
+        raise EagletraceError("--follow and --move belong to --to dataset")
     from eagletrace.store import open_run
 
     with many_files(), open_run(options.run) as run:
@@ -60,7 +68,7 @@ def _perfetto(run: Run, options: argparse.Namespace) -> None:
 
     if options.endpoint is not None:
         raise EagletraceError("--endpoint belongs to --to otlp; --to perfetto writes a file (-o FILE)")
-    path: Path = options.output or Path(f"{run.info.path.name}.pftrace")
+    path = Path(options.output or f"{run.info.path.name}.pftrace")
     if options.output is None and path.exists():
         raise EagletraceError(f"{path} exists; name the file with -o to replace it")
     with replacing(path) as file, progress(path.name) as show:
@@ -79,7 +87,7 @@ def _otlp(run: Run, options: argparse.Namespace) -> None:
     from eagletrace.report.text import safe
 
     if options.output is not None:
-        raise EagletraceError("-o belongs to --to perfetto; --to otlp sends to --endpoint URL")
+        raise EagletraceError("-o belongs to --to perfetto and dataset; --to otlp sends to --endpoint URL")
     where = next(filter(None, (options.endpoint, *(os.environ.get(name) for name in ENDPOINTS))), None)
     if where is None:
         raise EagletraceError(f"say where the collector is: --endpoint http://localhost:4318, or {ENDPOINTS[1]}")
@@ -94,7 +102,29 @@ def _otlp(run: Run, options: argparse.Namespace) -> None:
         warn([f"{sent.invalid:,} rows of `spans` are no valid spans and were left out"])
 
 
-FORMATS: dict[str, Callable[[Run, argparse.Namespace], None]] = {"perfetto": _perfetto, "otlp": _otlp}
+def _dataset(run: Run, options: argparse.Namespace) -> None:
+    from eagletrace.report.dataset import DatasetExport
+    from eagletrace.report.text import safe
+    from eagletrace.store.dataset.layout import is_dataset
+
+    if options.endpoint is not None or not options.output:
+        raise EagletraceError("say where the data set is: --to dataset -o URL, such as s3://bucket/prefix or a folder")
+    if is_dataset(options.run):
+        if options.move or options.follow:
+            raise EagletraceError("--move and --follow are for a run folder, and RUN is in a data set")
+        run.open(TABLES)  # fetches them
+    export = DatasetExport(run.info, options.output, move=options.move)
+    done = export.follow(lambda text: warn([text])) if options.follow else export.once()
+    warn(dict.fromkeys(done.warnings))
+    moved = f"; {done.removed:,} files were removed from the run" if options.move else ""
+    print(safe(f"exported {done.files:,} files ({done.bytes / 1e6:.1f} MB) of {run.info.id} to {export.place.shown}, "
+               f"{done.present:,} were there{moved}"))  # fmt: skip
+    print(safe(f"read it: eagletrace diagnose {export.place.shown}/{run.info.id}"))
+
+
+FORMATS: dict[str, Callable[[Run, argparse.Namespace], None]] = {
+    "perfetto": _perfetto, "otlp": _otlp, "dataset": _dataset,
+}  # fmt: skip
 
 
 class _Progress:

@@ -7,7 +7,7 @@ import sys
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import warn
-from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.parsers import RUN_HELP, Subparsers
 
 MAX_PORT = 65_535
 
@@ -20,7 +20,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Print a run as Prometheus metrics, or serve them on a port while the run is recorded: of a trace "
         "folder always the newest run.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("--port", type=_port, metavar="P", help="serve /metrics on this port (0: a free one)")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
                         help="address to serve on; default: 127.0.0.1")  # fmt: skip
@@ -48,6 +48,7 @@ def metrics(options: argparse.Namespace) -> int:
     from eagletrace.store.live import LiveRun
 
     with many_files(), open_run(options.run) as run:
+        run.open(("totals", "hooks", "events", "requests"))
         live = LiveRun(run.path, with_phases=False)
         live.poll()
         text = metrics_text(live, diagnose(run), time.time())

@@ -6,3 +6,5 @@ import argparse
 from typing import TypeAlias
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+
+RUN_HELP = "run folder, or trace folder (then its newest run); or a run of a data set, by path or URL"

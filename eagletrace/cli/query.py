@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from eagletrace.cli.limits import bounded_memory, many_files
 from eagletrace.cli.output import plain, print_json, warn
-from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.parsers import RUN_HELP, Subparsers
 from eagletrace.errors import EagletraceError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -31,16 +31,21 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "query",
         help="run a bundled query or your own SQL on a run",
-        description="Run a bundled query (see `eagletrace queries`) or one read-only SELECT in DuckDB's SQL. "
-        "`SHOW TABLES` lists the views, `DESCRIBE rounds` the columns of one.",
+        description="Run a bundled query (see `eagletrace queries`), a check by its id, or one read-only SELECT in "
+        "DuckDB's SQL. `SHOW TABLES` lists the views, `DESCRIBE rounds` the columns of one.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a bundled query")
     parser.add_argument("--sql", metavar="SQL", help="your own SELECT")
     parser.add_argument("--param", action="append", default=[], metavar="NAME=VALUE", help="parameter of the query")
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
-    parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="default: duckdb; spark: not yet")
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="duckdb",
+        help="default: duckdb; spark: the same SQL, translated, on a local Spark",
+    )
     parser.add_argument("--timeout", type=_positive(float), default=TIMEOUT_S, metavar="SECONDS",
                         help=f"stop the query after so long; default: {TIMEOUT_S}")  # fmt: skip
     parser.add_argument("--memory", type=_positive(int), default=MEMORY_MIB, metavar="MIB",
@@ -62,18 +67,14 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
 def query(options: argparse.Namespace) -> int:
     """Run one query."""
     from eagletrace.store import open_run
-    from eagletrace.store.sqlfile import load_folder
 
-    if options.engine == "spark":
-        raise EagletraceError("--engine spark is not part of this release; use --engine duckdb")
     if (options.name is None) == (options.sql is None):
         raise EagletraceError("give either the NAME of a bundled query or --sql (`eagletrace queries` lists the names)")
-    files = load_folder("explore")
-    if options.name is not None and options.name not in files:
-        raise UnknownNameError("query", options.name, files)
-    file = files[options.name] if options.name is not None else None
+    file = _file(options.name) if options.name is not None else None
     params = _params(options.param, file)
     _check_output(options)
+    if options.engine == "spark":
+        return _on_spark(options, file, params)
     try:
         with many_files(), bounded_memory((options.memory << 20) * 2 + OWN_BYTES):
             with open_run(options.run, memory=f"{options.memory}MiB") as run:
@@ -88,6 +89,36 @@ def query(options: argparse.Namespace) -> int:
             f"the result does not fit into memory as {options.format}: add LIMIT, aggregate, write --format parquet, "
             f"or give more than --memory {options.memory}"
         ) from None
+    return 0
+
+
+def _file(name: str) -> SqlFile:
+    """A bundled query, or a check by its id."""
+    from eagletrace.store.sqlfile import load_folder
+
+    files = load_folder("explore")
+    if name in files:
+        return files[name]
+    checks = {file.meta["id"]: file for file in load_folder("checks").values()}
+    if name not in checks:
+        raise UnknownNameError("query", name, {**files, **checks})
+    return checks[name]
+
+
+def _on_spark(options: argparse.Namespace, file: SqlFile | None, params: dict[str, Any]) -> int:
+    """The same on a Spark of this machine; `--timeout` and `--memory` are DuckDB's."""
+    from eagletrace.store import QueryResult, open_run
+    from eagletrace.store.spark.run import LocalFiles, SparkRun, local_session
+
+    sql = options.sql if file is None else file.sql
+    with many_files(), open_run(options.run) as run:
+        session = local_session()
+        with LocalFiles(run, sql) as files:
+            table = SparkRun(session, files.paths).arrow(sql, params)
+        warn(run.warnings_so_far)
+        if file is not None:
+            _note_missing(run, file)
+    _write(QueryResult(table), options.format, options.output)
     return 0
 
 

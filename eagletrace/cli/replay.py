@@ -6,7 +6,7 @@ import argparse
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
-from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.parsers import RUN_HELP, Subparsers
 from eagletrace.cli.replaying import add_arguments, replayed
 
 EXIT_AGREES, EXIT_DIFFERS = 0, 1
@@ -21,7 +21,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "reference EAGLE-3, compare stage by stage, and search for the change that explains what was served.",
         epilog="Exit status: 0 agrees with what was served; 1 differs; 2 bad input; 3 nothing recorded to replay.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     add_arguments(parser, required=True)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=replay)

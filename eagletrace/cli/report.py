@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import warn
-from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.parsers import RUN_HELP, Subparsers
 from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_if_recorded
 from eagletrace.errors import EagletraceError
 
@@ -30,7 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Write one HTML file that needs no network: verdict and fix, causes with evidence, charts of "
         "acceptance, sampled rounds token by token, contract, weights, hooks. With RUN_B also what differs.",
     )
-    parser.add_argument("run", metavar="RUN", help="run folder, or trace folder (then its newest run)")
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument("run_b", metavar="RUN_B", nargs="?", help="a second run to compare with")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE",

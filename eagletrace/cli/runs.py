@@ -13,7 +13,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "runs", help="list the runs of a trace folder", description="List the runs of a trace folder, oldest first."
     )
-    parser.add_argument("dir", metavar="DIR", help="trace folder (the server's EAGLETRACE_DIR)")
+    parser.add_argument(
+        "dir", metavar="DIR", help="trace folder (the server's EAGLETRACE_DIR), or data set by path or URL"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=runs)
 
@@ -22,10 +24,12 @@ def runs(options: argparse.Namespace) -> int:
     """List the runs."""
     from eagletrace.report.tables import print_rows
     from eagletrace.report.text import safe
+    from eagletrace.store.dataset.layout import is_dataset
     from eagletrace.store.folder import user_path
-    from eagletrace.store.summary import summarize_runs
+    from eagletrace.store.summary import summarize_dataset, summarize_runs
 
-    rows, warnings = summarize_runs(user_path(options.dir))
+    given = options.dir
+    rows, warnings = summarize_dataset(given) if is_dataset(given) else summarize_runs(user_path(given))
     warn(warnings)
     if options.json:
         print_json({"runs": rows})

@@ -61,7 +61,8 @@ CONTRACT_KEYS: dict[str, str] = {
     "expected: the ids that the draft's configuration names, wherever they stand; source: where the engine read them",
     "aux.layers_captured": "actual: the target's layers_to_capture (null: never set); expected: what the "
     "configuration's ids, or the engine's default, mean on this target, as inputs of layers",
-    "aux.capture_enabled": "the capture flags of the target and its inner models: {path: bool}",
+    "aux.capture_enabled": "the capture flags of the target and its inner models: {path: bool}; source: the innermost "
+    "path, whose flag counts",
     "aux.set_layers_calls": "calls of set_eagle3_layers_to_capture on the target",
     # sharing
     "sharing.set_embed_calls": "calls of set_embed on the draft",

@@ -12,7 +12,8 @@ from typing import Any
 from eagletrace.errors import EagletraceError
 from eagletrace.lab.engines import DEFAULT_ENGINE, ENGINES
 from eagletrace.lab.faults import CASES, Case
-from eagletrace.lab.options import PAIRS, ServeOptions
+from eagletrace.lab.options import ServeOptions
+from eagletrace.lab.pair import PAIRS
 from eagletrace.settings import LEVELS
 
 HELP = "serve a tiny trained pair on SGLang's own engine on the CPU, healthy or with a fault"
@@ -41,6 +42,7 @@ def _seed(parser: argparse.ArgumentParser) -> None:
 
 def _build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("lab-pair"), help="folder to write (default: %(default)s)")
+    parser.add_argument("--pair", choices=PAIRS, default=PAIRS[0], help="which target (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the training (default: %(default)s)")
     parser.add_argument("--size", choices=("full", "small"), default="full", help="small: minutes less, for tests")
     _json_flag(parser)
@@ -54,7 +56,7 @@ def _faults(parser: argparse.ArgumentParser) -> None:
 
 def _serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fault", metavar="NAME", help="a case of `eagletrace lab faults`")
-    parser.add_argument("--pair", default="llama", choices=PAIRS, help="the pair that ships (default: %(default)s)")
+    parser.add_argument("--pair", choices=PAIRS, help="a pair that ships (default: the case's, else llama)")
     parser.add_argument(
         "--pair-dir", type=Path, metavar="DIR", help="another pair, as `eagletrace lab build` writes it"
     )
@@ -91,12 +93,14 @@ def _matrix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=_positive, nargs="+", default=[DEFAULT_ROUNDS], metavar="N", help=rounds)
     parser.add_argument("--jobs", type=_positive, default=1, metavar="N", help="cases served at once (default: 1)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these cases only")
+    parser.add_argument("--pair", choices=PAIRS, help="the cases of this pair only")
     parser.add_argument(
         "--pair-dir", type=Path, metavar="DIR", help="another pair, as `eagletrace lab build` writes it"
     )
     parser.add_argument("--dir", type=Path, metavar="D", help="where runs are recorded (default: ./lab-runs)")
     parser.add_argument("--level", choices=LEVELS, help="EAGLETRACE_LEVEL of the servers")
     _seed(parser)
+    parser.add_argument("--resume", action="store_true", help="do not serve again what an earlier one left in --dir")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page with the table there too")
     _json_flag(parser)
     parser.set_defaults(handler=matrix)
@@ -106,11 +110,11 @@ def build(arguments: argparse.Namespace) -> int:
     """`lab build`: train a pair into a folder."""
     from eagletrace.lab.pair import build_pair
 
-    folder = build_pair(arguments.out, arguments.seed, arguments.size, _say)
+    folder = build_pair(arguments.out, arguments.seed, arguments.size, _say, pair=arguments.pair)
     if arguments.json:
         _print({"schema_version": 1, "pair": str(folder)})
     else:
-        print(f"wrote {folder}; serve it with `eagletrace lab run --pair-dir {folder}`")
+        print(f"wrote {folder}; serve it with `eagletrace lab run --pair {arguments.pair} --pair-dir {folder}`")
     return 0
 
 
@@ -129,7 +133,7 @@ def faults(arguments: argparse.Namespace) -> int:
 def _listed(entry: Case) -> dict[str, str]:
     """A case as a row of the list."""
     return {
-        "name": entry.name, "kind": entry.kind, "engine": f"{entry.engine} {entry.worker}",
+        "name": entry.name, "kind": entry.kind, "pair": entry.pair, "engine": f"{entry.engine} {entry.worker}",
         "expected": " or ".join(entry.expected) or "healthy", "what it is": entry.title,
     }  # fmt: skip
 
@@ -181,16 +185,24 @@ def matrix(arguments: argparse.Namespace) -> int:
 
     exit_on_signals()
     options = ServeOptions(
+        pair=arguments.pair,
         pair_dir=arguments.pair_dir,
         dir=arguments.dir or Path("lab-runs"),
         level=arguments.level,
         seed=arguments.seed,
     )
     rows = matrices.run_matrix(
-        options, LoadOptions(), arguments.only, _say, rounds=arguments.rounds, jobs=arguments.jobs
+        options,
+        LoadOptions(),
+        arguments.only,
+        _say,
+        rounds=arguments.rounds,
+        jobs=arguments.jobs,
+        resume=arguments.resume,
     )
     if arguments.markdown is not None:
-        pair = f"the pair in `{arguments.pair_dir}`" if arguments.pair_dir else "the shipped pair"
+        pair = f"the shipped pair `{arguments.pair}`" if arguments.pair else "one of the shipped pairs"
+        pair = f"the pair in `{arguments.pair_dir}`" if arguments.pair_dir else pair
         arguments.markdown.write_text(confusion.page(rows, pair))
     if arguments.json:
         _print(confusion.to_json(rows))

@@ -1,4 +1,4 @@
-"""`make demo`: a real traced server with the fault of the story, its diagnosis; then the same draft healthy."""
+"""`make demo`: Kimi-K2.5 served with the fault of the story, traced and diagnosed; then the same models repaired."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from eagletrace.report.console import make_console
 
 ROUNDS = 240
 RUNS = Path("eagletrace-runs")
-STORY = "use-aux-false"  # the aux states never reach the draft, fc is skipped, nothing is logged
+STORY = "kimi-capture-swallowed"  # the aux states never reach the draft, fc is skipped, nothing is logged
+REPAIRED = "kimi-healthy"
 
 
 def show(step: str, text: str) -> None:
@@ -25,13 +26,14 @@ def show(step: str, text: str) -> None:
     sys.stdout.flush()
 
 
-def serve_and_diagnose(step: str, fault: str | None) -> int:
+def serve_and_diagnose(step: str, case: str) -> int:
     """Serve, send requests, diagnose; returns the exit status of `diagnose`."""
     show(
         f"{step}a",
-        "starting SGLang 0.5.23 with EAGLE-3 on the CPU and EAGLETRACE=1, then sending requests (half a minute)",
+        "starting SGLang 0.5.23 with its KimiK25ForConditionalGeneration (tiny, trained) and an EAGLE-3 draft on the "
+        "CPU, EAGLETRACE=1, then sending requests (half a minute)",
     )
-    result = lab_run(ServeOptions(fault=fault, dir=RUNS), LoadOptions(rounds=ROUNDS))
+    result = lab_run(ServeOptions(fault=case, dir=RUNS), LoadOptions(rounds=ROUNDS))
     length = f"{result.accept_length:.2f}" if result.accept_length is not None else "none"
     print(f"SGLang reports: accept length {length} in {result.rounds} verify rounds. That is all it says.", flush=True)
     show(f"{step}b", f"eagletrace diagnose {result.run}")
@@ -41,10 +43,14 @@ def serve_and_diagnose(step: str, fault: str | None) -> int:
 
 def main() -> int:
     """Run the demo; 0 if the fault was named and the healthy server was found healthy."""
-    show("1", "a draft whose training metrics are fine, served so that the target's aux hidden states never reach it")
+    show(
+        "1",
+        "a draft whose training metrics are fine; the wrapper around the target's language model swallows the request "
+        "for aux hidden states",
+    )
     faulty = serve_and_diagnose("1", STORY)
-    show("2", "the same draft and target, served right")
-    healthy = serve_and_diagnose("2", None)
+    show("2", "the same draft and target; the wrapper hands the request on to its language model")
+    healthy = serve_and_diagnose("2", REPAIRED)
     print()
     if (faulty, healthy) != (1, 0):
         print(f"the demo went wrong: diagnose gave {faulty} and {healthy}, 1 and 0 were due", file=sys.stderr)

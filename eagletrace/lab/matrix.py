@@ -9,17 +9,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from eagletrace.errors import EagletraceError
 from eagletrace.lab.confusion import MatrixCase, summary
-from eagletrace.lab.faults import CASES, HEALTHY, Case, case, draft_folder, variant_beside
+from eagletrace.lab.faults import CASES, HEALTHY, HEALTHY_OF, Case, case, draft_folder, variant_beside
 from eagletrace.lab.load import LoadOptions, accept_length
-from eagletrace.lab.options import ServeOptions
-from eagletrace.lab.pair import shipped_pair
+from eagletrace.lab.options import DEFAULT_DIR, ServeOptions
+from eagletrace.lab.pair import PAIRS, shipped_pair
 from eagletrace.lab.run import LabResult, lab_run_at
 
+KEPT = "matrix.jsonl"
 ALL_LAYERS = {"EAGLETRACE_AUX_LAYERS": "all"}
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -57,7 +59,7 @@ def healthy_name(entry: Case) -> str:
     if entry.base is not None:
         return entry.base
     if entry.engine == case(HEALTHY).engine:
-        return HEALTHY
+        return HEALTHY_OF[entry.pair]
     name = f"{HEALTHY}-{entry.engine}"
     return name if entry.worker == "v1" else f"{name}-{entry.worker}"
 
@@ -69,17 +71,22 @@ def run_matrix(
     progress: Progress,
     rounds: Sequence[int] = (),
     jobs: int = 1,
+    resume: bool = False,
 ) -> list[MatrixCase]:
-    """Run the named cases (all when none is named), `jobs` at once, each judged after every number of `rounds`.
+    """Run the named cases, `jobs` at once, each judged after every number of `rounds`.
+
+    When none is named, all of `options.pair`; without a pair all there are, or with `options.pair_dir` those of llama.
 
     Servers record level `tensors`, with the states of all layers of the target, unless `options` says otherwise.
     UnknownNameError for a name that is not in the catalogue. The controls needed for comparison are
     served once, first, and appear in the result only if they were asked for. Rows come in the order of the catalogue,
-    those of one case by rounds.
+    those of one case by rounds. Each case that is done is kept in `matrix.jsonl` of the folder; with `resume` those
+    that are there with all of `rounds` are not served again.
     """
     options = replace(options, level=options.level or "tensors", extra_env={**ALL_LAYERS, **options.extra_env})
     rounds = sorted(set(rounds or [load.rounds]))
-    wanted = [case(name) for name in only] or list(CASES.values())
+    pair = options.pair or (PAIRS[0] if options.pair_dir else None)
+    wanted = [case(name) for name in only] or [entry for entry in CASES.values() if pair in (None, entry.pair)]
     folders: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
     for job in range(jobs):
         folders.put(options.dir and (options.dir / f"job-{job}" if jobs > 1 else options.dir))
@@ -87,7 +94,7 @@ def run_matrix(
     def serve(entry: Case) -> dict[int, LabResult]:
         folder = folders.get()
         try:
-            return lab_run_at(replace(options, fault=entry.name, dir=folder), load, rounds)
+            return lab_run_at(replace(options, fault=entry.name, pair=None, dir=folder), load, rounds)
         finally:
             folders.put(folder)
 
@@ -95,7 +102,12 @@ def run_matrix(
         progress(f"      {entry.name}: serving for comparison")
         return serve(entry)
 
-    bases = {name: case(name) for name in dict.fromkeys(healthy_name(entry) for entry in wanted)}
+    kept = Kept((options.dir or DEFAULT_DIR) / KEPT, rounds)
+    done = kept.read() if resume else {}
+    if resume:
+        progress(f"      {sum(entry.name in done for entry in wanted)} of {len(wanted)} cases are in {kept.path}")
+    todo = [entry for entry in wanted if entry.name not in done]
+    bases = {name: case(name) for name in dict.fromkeys(healthy_name(entry) for entry in todo)}
     healthy = dict(zip(bases, in_threads(compare, bases.values(), jobs), strict=True))
 
     def rows_of(entry: Case) -> list[MatrixCase]:
@@ -110,9 +122,40 @@ def run_matrix(
         if served[rounds[-1]].run is None:
             reason = served[rounds[-1]].reason or "is the tracer installed in that environment?"
             progress(f"      it left no run: {reason}")
+        kept.add(found)
         return found
 
-    return [row for found in in_threads(rows_of, wanted, jobs) for row in found]
+    if not resume:
+        kept.path.unlink(missing_ok=True)
+    done |= {entry.name: found for entry, found in zip(todo, in_threads(rows_of, todo, jobs), strict=True)}
+    return [row for entry in wanted for row in done[entry.name]]
+
+
+class Kept:
+    """Rows of cases that are done, a line of JSON for each case: a run over all takes an hour and may be cut off."""
+
+    def __init__(self, path: Path, rounds: Sequence[int]) -> None:
+        self.path, self.rounds = path, list(rounds)
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[str, list[MatrixCase]]:
+        """By name, those with these numbers of rounds; the last of a name counts."""
+        if not self.path.exists():
+            return {}
+        try:
+            rows = [[MatrixCase(**row) for row in json.loads(line)] for line in self.path.read_text().splitlines()]
+        except (ValueError, TypeError) as error:
+            raise EagletraceError(
+                f"{self.path} holds no cases of this release ({error}); leave --resume out"
+            ) from error
+        return {found[0].name: found for found in rows if [row.rounds for row in found] == self.rounds}
+
+    def add(self, found: Sequence[MatrixCase]) -> None:
+        """Append the rows of a case."""
+        with self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(json.dumps([asdict(row) for row in found]) + "\n")
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T], jobs: int) -> list[R]:
@@ -142,7 +185,7 @@ def proof_draft(entry: Case, served: LabResult, options: ServeOptions) -> Path:
         return served.draft
     if options.draft is not None:
         return variant_beside(options.draft, entry.proof_draft)
-    return draft_folder(options.pair_dir or shipped_pair(), entry.proof_draft)
+    return draft_folder(options.pair_dir or shipped_pair(entry.pair), entry.proof_draft)
 
 
 def judge(

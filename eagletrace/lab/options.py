@@ -11,10 +11,10 @@ from typing import Literal
 
 from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.lab.engines import Engine, engine
-from eagletrace.lab.faults import HEALTHY, Case, Prepared, case, draft_folder, prepare, variant_beside
+from eagletrace.lab.faults import Case, Prepared, case, draft_folder, healthy, prepare, variant_beside
+from eagletrace.lab.pair import PAIRS, shipped_pair
 from eagletrace.lab.runtime import environment
 
-PAIRS = ("llama",)
 DEFAULT_DIR = Path("eagletrace-runs")
 MODELS = "lab-models"
 """Folder beside the runs that holds the drafts served, under neutral names."""
@@ -27,14 +27,15 @@ class ServeOptions:
     With `fault`, the case's changes are made to a copy of the draft and target given; a case that needs
     another variant of the draft takes it from the folder of that name beside `draft`.
 
-    `pair_dir` holds another pair (`target/`, `drafts/<variant>/`) than the shipped one; `topk`, `steps`
+    `pair` names a pair that ships (default: the case's own, without one `llama`); `pair_dir` holds another
+    (`target/`, `drafts/<variant>/`), and `pair` says then which kind it is of. `topk`, `steps`
     and `draft_tokens` default to a chain of 3 drafts. `tp` ranks share each model, `dp` ranks have one each.
     `tracing` is `on`, `off` (the server gets no EAGLETRACE variable) or `inherit` (those of the caller);
     with `on` the caller's are completed by EAGLETRACE, EAGLETRACE_DIR and EAGLETRACE_LEVEL.
     """
 
     fault: str | None = None
-    pair: str = "llama"
+    pair: str | None = None
     pair_dir: Path | None = None
     draft: Path | None = None
     target: Path | None = None
@@ -71,34 +72,28 @@ class Serving:
 
 def chosen_case(options: ServeOptions) -> Case:
     """The case to serve; EagletraceError where options contradict it."""
-    if options.pair not in PAIRS:
+    if options.pair is not None and options.pair not in PAIRS:
         raise UnknownNameError("pair", options.pair, PAIRS)
     if options.fault is None:
-        base = replace(case(HEALTHY), worker="")
+        base = replace(healthy(options.pair or PAIRS[0]), worker="")
         version = options.engine or base.engine
         return replace(base, engine=version, worker=engine(version).worker(options.worker))
     chosen = case(options.fault)
     for name, given, own in (
         ("engine", options.engine, chosen.engine),
         ("worker", options.worker, chosen.worker),
+        ("pair", options.pair, chosen.pair),
     ):
         if given is not None and given != own:
             raise EagletraceError(f"--fault {chosen.name} sets the {name} itself; leave --{name} out")
     return chosen
 
 
-def _pair_dir(options: ServeOptions) -> Path:
-    if options.pair_dir is not None:
-        return options.pair_dir
-    from eagletrace.lab.pair import shipped_pair
-
-    return shipped_pair()
-
-
 def _models(options: ServeOptions, chosen: Case, runs: Path) -> Prepared:
     """The folders: those of a case, written under neutral names, or the user's own as they are."""
-    target = options.target or _pair_dir(options) / "target"
-    draft = options.draft or draft_folder(_pair_dir(options), chosen.variant)
+    pair = options.pair_dir or shipped_pair(chosen.pair)
+    target = options.target or pair / "target"
+    draft = options.draft or draft_folder(pair, chosen.variant)
     for folder in (draft, target):
         if not (folder / "config.json").is_file():
             raise EagletraceError(f"{folder} is no model folder: it has no config.json")

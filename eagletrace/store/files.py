@@ -122,6 +122,15 @@ def read_table(run_dir: Path, table: str, slots: Slots | None = None) -> TableFi
     raise AssertionError("the last attempt always succeeds")
 
 
+def read_names(run_dir: Path, table: str) -> list[str]:
+    """Names of the closed files of a table; none where it is absent or cannot be listed."""
+    try:
+        with open_folder(run_dir, table) as folder:
+            return stable_listing(folder)
+    except OSError:
+        return []
+
+
 def large_files(run_dir: Path) -> list[str]:
     """Real paths of the files of all tables that are large now, the largest first."""
     found: list[tuple[int, str]] = []

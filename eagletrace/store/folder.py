@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from eagletrace.errors import NewerSchemaError, NotARunError
 from eagletrace.format import SCHEMA_VERSION
+from eagletrace.store.dataset.layout import is_url
 from eagletrace.store.places import read_text
 
 PATH_SHOWN = 300  # characters of a path in a message
@@ -89,6 +90,10 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     """A path that a user gave, with `~` expanded; NotARunError where the user of `~user` does not exist."""
     if not os.fspath(path):
         raise NotARunError("the path is empty: give a run folder or a folder of runs")
+    if is_url(os.fspath(path)):
+        raise NotARunError(
+            f"{os.fspath(path)[:PATH_SHOWN]} is a URL, and this works on a folder that a server writes: name that"
+        )
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.format import TABLES
 from eagletrace.store import frames
+from eagletrace.store.dataset.layout import is_dataset
 from eagletrace.store.files import TableFiles, large_files, read_table
 from eagletrace.store.folder import RunInfo, find_run, user_path
 from eagletrace.store.slots import Slots
@@ -24,6 +25,8 @@ from eagletrace.store.views import ALL_RANKS, create_table, create_view, names_i
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+    from eagletrace.store.dataset.source import Source
 
 MEMORY = "1GB"  # what DuckDB may use; larger sorts and joins spill
 SPILL = "32GB"
@@ -89,14 +92,17 @@ class Run:
     SELECT, whose result has `table` (Arrow), `df()`, `pl()` and `rows()`.
     """
 
-    def __init__(self, info: RunInfo, warnings: Sequence[str], memory: str = MEMORY) -> None:
+    def __init__(
+        self, info: RunInfo, warnings: Sequence[str], memory: str = MEMORY, source: Source | None = None
+    ) -> None:
+        self._source = source
         self.info = info
         self.path = info.path
         self._warnings = list(warnings)
         self._tables: dict[str, TableFiles] = {}
         self._views: set[str] = set()
         self._checked: set[int] = set()
-        self._slots = Slots(large_files(info.path))
+        self._slots = Slots(large_files(info.path) if source is None else source.large_files())
         # Readable by nobody else: large sorts spill token ids.
         self._spill = tempfile.TemporaryDirectory(prefix="eagletrace-", ignore_cleanup_errors=True)
         config: dict[str, str | bool | int | float | list[str]] = {
@@ -128,6 +134,8 @@ class Run:
         tables, views = needed(names)
         new = [name for name in tables if name not in self._tables]
         for name in new:
+            if self._source is not None:
+                self._source.fetch(name)
             self._tables[name] = read_table(self.path, name, self._slots)
             create_table(self._connection, self._tables[name])
         for name in views:
@@ -156,7 +164,7 @@ class Run:
 
         It is stopped after `timeout_s`, and when its result outgrows `max_bytes`.
         """
-        _check_select(sql)
+        check_select(sql)
         try:
             return self._retried(sql, lambda: self._select(sql, params, timeout_s, max_bytes))
         except duckdb.InterruptException:
@@ -264,6 +272,8 @@ class Run:
         self._connection.close()
         self._slots.close()
         self._spill.cleanup()
+        if self._source is not None:
+            self._source.close()
 
     def __enter__(self) -> Run:
         return self
@@ -275,11 +285,23 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str], *, memory: str = MEMORY) -> Run:
-    """Open a run folder, or the newest run of a trace folder.
+    """Open a run folder, the newest run of a trace folder, or a run of a data set, by path or URL.
+
+    Of a data set (`eagletrace export --to dataset`) it is the newest run, or the one whose id ends the path.
 
     Raises NotARunError or NewerSchemaError with a message that says what to do. Files that cannot be read are
     skipped and named in `Run.warnings`. A live run may be opened at any time. `memory` bounds what DuckDB uses.
     """
+    name = os.fspath(path)
+    if is_dataset(name):
+        from eagletrace.store.dataset.source import open_source
+
+        source = open_source(name)
+        try:
+            return Run(source.info, (), memory, source)
+        except BaseException:
+            source.close()
+            raise
     info, warnings = find_run(user_path(path))
     return Run(info, warnings, memory)
 
@@ -295,7 +317,8 @@ def _bounded(reader: pa.RecordBatchReader, max_bytes: int) -> Iterator[pa.Record
         yield batch
 
 
-def _check_select(sql: str) -> None:
+def check_select(sql: str) -> None:
+    """QueryError unless the SQL is one SELECT in DuckDB's dialect."""
     try:
         sql.encode()  # DuckDB takes no text that is not valid Unicode
         statements = duckdb.extract_statements(sql)

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from eagletrace.errors import NewerSchemaError, NotARunError
 from eagletrace.format import TABLES
 from eagletrace.store.files import read_table
 from eagletrace.store.folder import RunInfo, list_runs
@@ -26,18 +27,37 @@ def summarize_runs(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for info in infos:
         rounds, more = _rounds(info.path)
         warnings.extend(more)
-        rows.append(
-            {
-                "id": info.id,
-                "path": str(info.path),
-                "start": _iso(info.start_time_unix_nano),
-                "sglang": info.sglang,
-                "level": info.level,
-                "rounds": rounds,
-                "state": run_state(info),
-            }
-        )
+        rows.append(_row(info, str(info.path), rounds))
     return rows, warnings
+
+
+def summarize_dataset(url: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """The same of the runs of a data set, by path or URL."""
+    from eagletrace.store.dataset.source import Source, find
+
+    place, runs = find(url)
+    found: list[tuple[int, dict[str, Any]]] = []
+    warnings: list[str] = []
+    for run in runs:
+        source = Source(place, run)
+        try:
+            source.fetch("totals")
+            info = source.info
+            rounds, more = _rounds(info.path)
+            found.append((info.start_time_unix_nano, _row(info, f"{place.shown}/{run}", rounds)))
+            warnings.extend(more)
+        except (NotARunError, NewerSchemaError) as error:
+            warnings.append(f"skipped {run}: {error}")
+        finally:
+            source.close()
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])], warnings
+
+
+def _row(info: RunInfo, path: str, rounds: int) -> dict[str, Any]:
+    return {
+        "id": info.id, "path": path, "start": _iso(info.start_time_unix_nano), "sglang": info.sglang,
+        "level": info.level, "rounds": rounds, "state": run_state(info),
+    }  # fmt: skip
 
 
 def _iso(unix_nano: int) -> str:

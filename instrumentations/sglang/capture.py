@@ -13,11 +13,13 @@ from typing import Any, cast
 
 from torch import nn
 
+from eagletrace.instrumentations.sglang.facts import config_of
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.sharing import caller
 from eagletrace.instrumentations.sglang.targets import AUX_LAYER_KEYS, AUX_LAYER_PATH_READ
 
 METHOD = "set_eagle3_layers_to_capture"
+DEFAULT_AUX = 3
 
 
 def watch(session: Session, model: Any) -> None:
@@ -53,12 +55,16 @@ def _with_attribute(model: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield path or type(module).__name__, vars(module)[name]
 
 
+def _innermost(model: Any, name: str) -> tuple[str, Any] | None:
+    """Where the innermost module that has an attribute stands, and its value: a wrapper's own has no say."""
+    found = list(_with_attribute(model, name))
+    return max(found, key=lambda item: -1 if item[0] == type(model).__name__ else item[0].count(".")) if found else None
+
+
 def captured(model: Any) -> list[int] | None:
-    """The layers whose inputs the target captures; None if none were set."""
-    for _, layers in _with_attribute(model, "layers_to_capture"):
-        if layers:
-            return [int(x) for x in layers]
-    return None
+    """The layers whose inputs the target captures; None if none were set where its decoder looks."""
+    _, layers = _innermost(model, "layers_to_capture") or ("", None)
+    return [int(x) for x in layers] if layers else None
 
 
 def config_ids(config: Mapping[str, Any], path: str = "") -> dict[str, list[int]]:
@@ -100,7 +106,15 @@ class _Shadow:
 
 
 def would_capture(model: Any, ids: list[int] | None) -> list[int] | None:
-    """The layers that the target's class would capture for `ids` (None: its default); None if it cannot be asked."""
+    """The layers that the target's class would capture for `ids` (None: its default); None if it cannot be asked.
+
+    The class of a model inside a wrapper is asked where the wrapper's says nothing.
+    """
+    inner = (m for m in model.modules() if m is not model) if isinstance(model, nn.Module) else ()
+    return next((layers for asked in (model, *inner) if (layers := _asked(asked, ids))), None)
+
+
+def _asked(model: Any, ids: list[int] | None) -> list[int] | None:
     rule = getattr(type(model), METHOD, None)
     if rule is None:
         return None
@@ -126,7 +140,8 @@ def served_facts(session: Session, draft_config: Mapping[str, Any], is_eagle3_dr
     recorder.fact("aux.layers_requested", requested, expected_ids, _source(calls, requested, named))
     layers = captured(model) if calls else None
     flags = dict(_with_attribute(model, "capture_aux_hidden_states"))
-    recorder.fact("aux.capture_enabled", {k: bool(v) for k, v in flags.items()})
+    inner = _innermost(model, "capture_aux_hidden_states")
+    recorder.fact("aux.capture_enabled", {k: bool(v) for k, v in flags.items()}, source=inner[0] if inner else None)
     if is_eagle3_draft:
         choices = _expected_layers(model, named)
         expected = layers if layers in choices else next(iter(choices), None)
@@ -134,6 +149,31 @@ def served_facts(session: Session, draft_config: Mapping[str, Any], is_eagle3_dr
         recorder.fact("aux.count", len(set(layers)) if layers else 0, _aux_count(session))
     else:
         recorder.fact("aux.layers_captured", layers, None, type(model).__name__)
+
+
+def without_method(session: Session) -> None:
+    """Facts of a target that cannot be asked: the engine ends before it would be, so they are written on loading.
+
+    0.5.9 ends before the draft is loaded, 0.5.23 after that.
+    """
+    model = getattr(session.target_runner, "model", None)
+    if model is None or callable(getattr(model, METHOD, None)):
+        return
+    if session.draft_facts:
+        eagle3, due = session.draft_facts.get("eagle3"), _aux_count(session)
+    else:
+        algorithm = getattr(session.server_args, "speculative_algorithm", None)
+        eagle3, due = algorithm == "EAGLE3", _configured_count(session)
+    if eagle3:
+        session.recorder.fact("aux.set_layers_calls", 0, source=f"{type(model).__name__} has no {METHOD}")
+        session.recorder.fact("aux.count", 0, due)
+
+
+def _configured_count(session: Session) -> int:
+    """Aux states that a draft's configuration names, by the rule of llama_eagle3.py, 0.5.23."""
+    config = config_of(None, getattr(session.server_args, "speculative_draft_model_path", None))
+    ids = config_ids(config).get(AUX_LAYER_PATH_READ)
+    return config.get("num_aux_hidden_states") or len(ids or ()) or DEFAULT_AUX
 
 
 def _expected_ids(named: Mapping[str, list[int]]) -> list[int] | None:

@@ -122,10 +122,12 @@ def fusion_layer(model: Any) -> tuple[str, Any] | None:
 
 
 def config_of(runner: Any, path: str | None) -> dict[str, Any]:
-    """The draft's configuration as its file says it, else as the engine parsed it."""
+    """The draft's configuration as its file says it, else as the engine parsed it (empty without a runner)."""
     try:
         return json.loads((Path(path or "") / "config.json").read_text())
     except (OSError, ValueError):
+        if runner is None:
+            return {}
         return json.loads(json.dumps(runner.model_config.hf_config.to_dict(), default=str))
 
 

@@ -44,6 +44,7 @@ class LoadModel(Hook):
             session.target_runner = instance
             facts.target(session, instance)
             capture.watch(session, instance.model)
+        capture.without_method(session)
 
     def failed(self, token: float | None, error: BaseException, instance: Any) -> None:
         """Leave the loading phase."""

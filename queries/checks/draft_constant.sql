@@ -8,8 +8,8 @@
 -- param constant_share: float = 0.9, share of first drafts with one token, nearly all rejected, from which it is said
 -- param min_rounds: int = 30, first drafts below which nothing is said
 WITH t AS (
-    SELECT sum(drafts)::BIGINT AS n, max(drafts) AS most, arg_max(draft_token, drafts) AS token,
-           arg_max(accepted, drafts) AS accepted
+    SELECT sum(drafts)::BIGINT AS n, max(drafts) AS most, arg_max(draft_token, (drafts, -draft_token)) AS token,
+           arg_max(accepted, (drafts, -draft_token)) AS accepted
     FROM first_draft_tokens
 )
 SELECT

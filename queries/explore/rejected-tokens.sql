@@ -9,7 +9,7 @@ SELECT
     count(*) AS times,
     min(draft_rank_of_target_token) AS best_rank,
     median(draft_rank_of_target_token) AS median_rank,
-    any_value(target_token_in_draft_vocab) AS in_draft_vocab,
+    bool_or(target_token_in_draft_vocab) AS in_draft_vocab,
     min(depth) AS shallowest_depth
 FROM verifies
 WHERE depth > 0 AND reached AND NOT accepted

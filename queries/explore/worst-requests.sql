@@ -6,5 +6,5 @@ SELECT request_id, request_seq, rounds, accepted, accept_length, prompt_tokens, 
        finish_reason
 FROM acceptance_by_request
 WHERE rounds >= $min_rounds
-ORDER BY accept_length, rounds DESC
+ORDER BY accept_length, rounds DESC, request_seq
 LIMIT $limit

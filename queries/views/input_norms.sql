@@ -12,9 +12,17 @@ n AS (
     UNION ALL
     SELECT 'fc_norm', '(^|\.)(fc_norm\.|aux_norm_(low|mid|high)\.)',
         coalesce(config ->> '$.fc_norm', config ->> '$.use_aux_norm'), config FROM c
+),
+k AS (
+    SELECT n.norm, count(*) AS tensors, count(*) FILTER (WHERE t.fate = 'dropped') AS dropped
+    FROM n JOIN checkpoint_keys t ON regexp_matches(t.key, n.name) GROUP BY n.norm
+),
+p AS (
+    SELECT n.norm, count(*) AS served
+    FROM n JOIN params t ON t.side = 'draft' AND regexp_matches(t.name, n.name) GROUP BY n.norm
 )
-SELECT norm, CASE WHEN config IS NOT NULL THEN coalesce(flag NOT IN ('false', '0', '[]', ''), FALSE) END AS asked,
-    (SELECT count(*) FROM checkpoint_keys WHERE regexp_matches(key, n.name)) AS tensors,
-    (SELECT count(*) FROM checkpoint_keys WHERE regexp_matches(key, n.name) AND fate = 'dropped') AS dropped,
-    (SELECT count(*) FROM params p WHERE p.side = 'draft' AND regexp_matches(p.name, n.name)) AS served
-FROM n
+SELECT n.norm,
+    CASE WHEN n.config IS NOT NULL THEN coalesce(n.flag NOT IN ('false', '0', '[]', ''), FALSE) END AS asked,
+    coalesce(k.tensors, 0) AS tensors, coalesce(k.dropped, 0) AS dropped, coalesce(p.served, 0) AS served
+FROM n LEFT JOIN k ON k.norm = n.norm LEFT JOIN p ON p.norm = n.norm
+ORDER BY n.norm DESC

@@ -9,8 +9,8 @@ WITH f AS (FROM split_findings(splits, share, strict, live, least_rounds, least_
 known AS (SELECT count(*) > 0 AS known FROM round_splits WHERE list_contains(known_by, split)),
 whole AS (
     SELECT count(*) AS kinds, count(*) FILTER (WHERE state = 'fails') AS failing,
-        arg_min(text, ratio) FILTER (WHERE state <> 'few') AS judged,
-        arg_min(text, ratio) FILTER (WHERE state = 'few') AS too_few
+        arg_min(text, (ratio, split, part)) FILTER (WHERE state <> 'few') AS judged,
+        arg_min(text, (ratio, split, part)) FILTER (WHERE state = 'few') AS too_few
     FROM f
 )
 SELECT 'alarm' AS status, kind AS subject, text AS reason, evidence FROM f WHERE state = 'fails'

@@ -116,6 +116,21 @@ def test_speculators_nested_is_repaired(tmp_path: Path, target: Path) -> None:
     assert "midlayer.mlp.up_proj.weight" in open_checkpoint(tmp_path / "fixed")
 
 
+@pytest.mark.parametrize(("inputs", "written"), [([4, 8, 10], [4, 8, 10]), ([2, 6, 9], [1, 5, 8])])
+def test_repaired_ids_are_as_the_targets_class_reads_them(
+    inputs: list[int], written: list[int], tmp_path: Path
+) -> None:
+    """Kimi-K2.5's takes ids as inputs of layers, but for a first one of 1, where it adds one as a Llama's does."""
+    kimi = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": TARGET}
+    target = write(tmp_path / "kimi", kimi, target_tensors())
+    spoken = {**SPECULATORS, "eagle_aux_hidden_state_layer_ids": inputs}
+    draft = write(tmp_path / "draft", spoken, speculators(tensors(LLAMA)))
+    result = check(draft, target, "sglang==0.5.23", fix=tmp_path / "fixed")
+    assert result.repair is not None and result.repair.verdict == "healthy"
+    config = json.loads((tmp_path / "fixed" / "config.json").read_text())
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == written
+
+
 def test_speculators_norm_before_residual_is_not_what_sglang_does(tmp_path: Path, target: Path) -> None:
     config = {**FLAT_SPECULATORS, "norm_before_residual": True}
     draft = write(tmp_path / "draft", config, speculators(tensors(LLAMA)))

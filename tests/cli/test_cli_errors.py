@@ -55,7 +55,6 @@ def test_unknown_query_and_parameter(tmp_path: Path, capsys: Capture) -> None:
         (["worst-requests", "--param", "limit=many"], "limit is of type int"),
         (["worst-requests", "--param", "limit"], "NAME=VALUE"),
         (["histogram", "--param", "limit=3"], "no parameters"),
-        (["histogram", "--engine", "spark"], "spark is not part of this release"),
         (["histogram", "--sql", "SELECT 1"], "either"),
         ([], "either"),
         (["--sql", "DROP TABLE all_ranks.rounds"], "only SELECT"),

@@ -29,6 +29,20 @@ def facts(run: Synthetic | None = None, /, **values: Any) -> Synthetic:
     return run
 
 
+def wrapped(flags: dict[str, bool]) -> Synthetic:
+    """A target with a language model inside: capture flags by path, of which the inner one counts."""
+    return facts().fact("target.architecture", "Wrapper").fact("aux.capture_enabled", flags, source="language_model")
+
+
+def ended_before_sharing(parameter: str) -> Synthetic:
+    """A server that ended after loading: a parameter of the draft that no tensor wrote was not shared yet."""
+    run = Synthetic(rounds=0)
+    for row in run.params.values():
+        row["phase"] = "loaded"
+    run.params[parameter] |= {"shared_with": None, "elements_loaded": 0, "checkpoint_keys": []}
+    return run
+
+
 def counted(accepted: int, rounds: int, deeper: Sequence[float] = (1.0, 1.0), **changes: Any) -> Synthetic:
     """`accepted` of `rounds` first drafts are accepted, the first ones."""
 

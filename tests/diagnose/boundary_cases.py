@@ -89,6 +89,12 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
             aux__config_ids={TOP_IDS: [1, 5, 8]}, draft__config={"speculators_version": "0.3"}),
         "capture flags all off": lambda: b.facts(aux__capture_enabled={"LlamaForCausalLM": False}),
         "no capture flag": lambda: b.facts(aux__capture_enabled={}),
+        "capture flag of the wrapper alone": lambda: b.wrapped({"Wrapper": True, "language_model": False}),
+        "capture flag of the inner model alone": lambda: b.wrapped({"Wrapper": False, "language_model": True}),
+        "capture flag of nobody, layers asked for": lambda: b.wrapped({"language_model": False}).fact(
+            "aux.layers_requested", [4, 6, 8]),
+        "a target that cannot be asked": lambda: b.facts(aux__layers_captured=None).fact(
+            "aux.set_layers_calls", 0, source="Wrapper has no set_eagle3_layers_to_capture").fact("aux.count", 0),
         "capture flags unseen": lambda: b.facts(aux__capture_enabled=None, aux__set_layers_calls=None),
         "layers excused by an unread place": lambda: b.facts(
             aux__config_ids={TOP_IDS: [2, 6, 9]}, aux__layers_captured=([2, 6, 9], [3, 7, 10])),
@@ -265,6 +271,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "depth 2 dead, depth 1 at 0.5": lambda: Synthetic(rates=(0.5, 0.0, 0.0), rounds=300),
     },
     "weights. fc.norm": {
+        "ended before the embeddings are shared": lambda: b.ended_before_sharing("model.embed_tokens.weight"),
+        "ended, and the head has no tensor": lambda: b.ended_before_sharing("lm_head.weight"),
         "weights updated, 15 rounds left": lambda: updated("draft", at=785, requests=160),
         "weights updated, 8 rounds left": lambda: updated("draft", at=792, requests=400),
         "weights updated, 20 rounds left of 4 requests": lambda: updated("draft", at=780, requests=160),

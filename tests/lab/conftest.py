@@ -1,4 +1,4 @@
-"""A pair of a few hundred numbers, with everything that the catalogue changes."""
+"""Pairs of a few hundred numbers, with everything that the catalogue changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eagletrace.lab.pair.variants import RECIPES
+from eagletrace.lab.pair.variants import KIMI_RECIPES, RECIPES, Recipe
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -18,6 +18,11 @@ HIDDEN, VOCAB, DRAFT_VOCAB, LAYERS = 8, 192, 160, 12
 LAYER_KEYS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj", "hidden_norm", "input_layernorm", "post_attention_layernorm",
+)  # fmt: skip
+LATENT_KEYS = (
+    "self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj",
+    "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "hidden_norm", "input_layernorm",
+    "post_attention_layernorm",
 )  # fmt: skip
 TARGET_KEYS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
@@ -41,15 +46,16 @@ def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_draft(folder: Path, variant: str) -> None:
-    recipe = RECIPES[variant]
+def write_draft(folder: Path, recipe: Recipe, outputs: int = 1) -> None:
+    """A draft of a recipe; layer ids for the engine are those of the inputs less `outputs`."""
     size = VOCAB if recipe.full_vocabulary else DRAFT_VOCAB
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "vocab_size": VOCAB,
         "draft_vocab_size": size, "tie_word_embeddings": False, "num_hidden_layers": 1,
         "rope_theta": recipe.rope_theta or 10000.0,
     }  # fmt: skip
-    tensors = {f"midlayer.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in LAYER_KEYS}
+    layer, keys = ("layers.0", LATENT_KEYS) if recipe.latent else ("midlayer", LAYER_KEYS)
+    tensors = {f"{layer}.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in keys}
     tensors |= {"fc.weight": torch.randn(HIDDEN, 3 * HIDDEN), "norm.weight": torch.ones(HIDDEN)}
     tensors |= {"lm_head.weight": torch.randn(size, HIDDEN)}
     if not recipe.full_vocabulary:
@@ -57,7 +63,7 @@ def write_draft(folder: Path, variant: str) -> None:
         tensors["d2t"] = kept - torch.arange(DRAFT_VOCAB)
         tensors["t2d"] = torch.isin(torch.arange(VOCAB), kept)
     if recipe.other_layers:
-        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [3, 7, 9]}  # outputs, as SGLang reads them
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [n - outputs for n in (4, 8, 10)]}
         config["eagle_aux_hidden_state_layer_ids"] = [4, 8, 10]  # inputs, as training libraries write them
     if recipe.early_layers:
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
@@ -74,8 +80,17 @@ def write_draft(folder: Path, variant: str) -> None:
 @pytest.fixture
 def tiny_pair(tmp_path: Path) -> Path:
     """A pair folder with all variants; nothing can be served from it."""
+    return write_pair(tmp_path / "pair", "llama")
+
+
+@pytest.fixture
+def tiny_pairs(tmp_path: Path, tiny_pair: Path) -> dict[str, Path]:
+    """One of each kind."""
+    return {"llama": tiny_pair, "kimi": write_pair(tmp_path / "kimi", "kimi")}
+
+
+def write_pair(pair: Path, kind: str) -> Path:
     torch.manual_seed(0)
-    pair = tmp_path / "pair"
     target = {key: torch.randn(VOCAB, HIDDEN) for key in ("model.embed_tokens.weight", "lm_head.weight")}
     target["model.norm.weight"] = torch.rand(HIDDEN)
     for layer in range(LAYERS):
@@ -83,8 +98,12 @@ def tiny_pair(tmp_path: Path) -> Path:
         target |= {f"{prefix}.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in TARGET_KEYS}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             target[f"{prefix}.{norm}.weight"] = torch.rand(HIDDEN)
-    write_model(pair / "target", {"num_hidden_layers": LAYERS, "vocab_size": VOCAB}, target)
+    config: dict[str, Any] = {"num_hidden_layers": LAYERS, "vocab_size": VOCAB}
+    if kind == "kimi":
+        target = {f"language_model.{key}": value for key, value in target.items()}
+        config = {"text_config": config}
+    write_model(pair / "target", config, target)
     (pair / "target" / "tokenizer.json").write_text("{}")
-    for variant in RECIPES:
-        write_draft(pair / "drafts" / variant, variant)
+    for variant, recipe in (KIMI_RECIPES if kind == "kimi" else RECIPES).items():
+        write_draft(pair / "drafts" / variant, recipe, outputs=0 if kind == "kimi" else 1)
     return pair

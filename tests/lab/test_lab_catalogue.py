@@ -59,8 +59,9 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_written_names_the_fault(name: str, tiny_pair: Path, tmp_path: Path) -> None:
+def test_nothing_written_names_the_fault(name: str, tiny_pairs: dict[str, Path], tmp_path: Path) -> None:
     entry = case(name)
+    tiny_pair = tiny_pairs[entry.pair]
     prepared = materialize(entry, tiny_pair, tmp_path / "out")
     folders = [prepared.draft] + ([] if prepared.target == tiny_pair / "target" else [prepared.target])
     for folder in folders:
@@ -76,11 +77,12 @@ def test_nothing_written_names_the_fault(name: str, tiny_pair: Path, tmp_path: P
         assert name not in str(value)
 
 
-def test_a_fault_changes_something_and_the_healthy_pair_nothing(tiny_pair: Path, tmp_path: Path) -> None:
-    original = {variant.name: Checkpoint.read(variant).digest() for variant in (tiny_pair / "drafts").iterdir()}
+def test_a_fault_changes_something_and_the_healthy_pair_nothing(tiny_pairs: dict[str, Path], tmp_path: Path) -> None:
     for entry in CASES.values():
+        tiny_pair = tiny_pairs[entry.pair]
         prepared = materialize(entry, tiny_pair, tmp_path / "out")
-        changed = Checkpoint.read(prepared.draft).digest() != original[entry.variant]
+        original = Checkpoint.read(tiny_pair / "drafts" / entry.variant).digest()
+        changed = Checkpoint.read(prepared.draft).digest() != original
         target_changed = prepared.target != tiny_pair / "target"
         assert (changed or target_changed) == bool(entry.changes), entry.name
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from eagletrace.errors import EagletraceError
 from eagletrace.lab import cli, confusion, matrix
 from eagletrace.lab.confusion import MatrixCase
 from eagletrace.lab.faults import CASES, case
@@ -70,6 +71,9 @@ def test_the_proof_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_case_is_compared_with_its_own_engine() -> None:
     for entry in CASES.values():
         base = case(healthy_name(entry))
+        assert base.pair == entry.pair
+        if entry.name == "kimi-0.5.9":  # nothing of that pair can be served there
+            continue
         assert (base.engine, base.worker, base.kind) == (entry.engine, entry.worker, "control")
 
 
@@ -143,6 +147,35 @@ def test_cases_run_side_by_side_and_come_in_order() -> None:
         in_threads(lambda item: 1 // item, [1, 0], 2)
 
 
+def test_what_is_done_is_not_served_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    served: list[str | None] = []
+
+    def serve(options: ServeOptions, _load: LoadOptions, rounds: list[int]) -> dict[int, LabResult]:
+        served.append(options.fault)
+        if options.fault == "d2t-zero" and len(served) < 4:
+            raise SystemExit(143)
+        return dict.fromkeys(rounds, result(2.6))
+
+    monkeypatch.setattr(matrix, "lab_run_at", serve)
+    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("fault", "weights.missing", exit_code=1)))
+
+    def run(rounds: list[int]) -> list[tuple[str, int]]:
+        rows = matrix.run_matrix(
+            ServeOptions(dir=tmp_path), LoadOptions(), ["no-fc", "d2t-zero"], print, rounds, resume=True
+        )
+        return [(row.name, row.rounds) for row in rows]
+
+    with pytest.raises(SystemExit):
+        run([20, 100])
+    assert served == ["healthy", "no-fc", "d2t-zero"]
+    assert run([20, 100]) == [("no-fc", 20), ("no-fc", 100), ("d2t-zero", 20), ("d2t-zero", 100)]
+    assert served[3:] == ["healthy", "d2t-zero"]
+    assert len(run([20])) == 2 and served[5:] == ["healthy", "no-fc", "d2t-zero"]  # other numbers of rounds
+    (tmp_path / matrix.KEPT).write_text("[{}]\n")
+    with pytest.raises(EagletraceError, match="leave --resume out"):
+        run([20])
+
+
 @pytest.mark.parametrize("name", ["healthy", "no-fc"])
 def test_the_diagnosis_is_given_the_models(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Those that were served, or the trainer's draft where the served file has lost what nothing else holds."""
@@ -166,6 +199,27 @@ def test_the_diagnosis_is_given_the_models(name: str, monkeypatch: pytest.Monkey
     assert given[-1][-5:] == ["--draft", draft, "--target", "/models/target-1", "--json"]
     assert {options.level for options in served} == {"tensors"}
     assert {options.extra_env["EAGLETRACE_AUX_LAYERS"] for options in served} == {"all"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "pairs"),
+    [({}, {"llama", "kimi"}), ({"pair": "kimi"}, {"kimi"}), ({"pair_dir": shipped_pair()}, {"llama"})],
+)
+def test_the_cases_of_one_pair_or_of_all(
+    asked: dict[str, Any], pairs: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    served: set[str] = set()
+
+    def serve(options: ServeOptions, _load: LoadOptions, rounds: list[int]) -> dict[int, LabResult]:
+        served.add(options.fault or "")
+        assert options.pair is None  # the case says it
+        return dict.fromkeys(rounds, result(2.6))
+
+    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("healthy", exit_code=0)))
+    monkeypatch.setattr(matrix, "lab_run_at", serve)
+    rows = matrix.run_matrix(ServeOptions(dir=tmp_path, **asked), LoadOptions(), [], print)
+    assert {case(row.name).pair for row in rows} == {case(name).pair for name in served} == pairs
+    assert len(rows) == sum(entry.pair in pairs for entry in CASES.values())
 
 
 def test_faults_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,10 +66,10 @@ def test_tracing_off_and_inherited(tiny_pair: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_server_cannot_learn_the_faults_name(
-    name: str, tiny_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tiny_pairs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EAGLETRACE_LAB_SGLANG_0_5_9_PYTHON", sys.executable)
-    found = plan(tiny_pair, tmp_path, fault=name)
+    found = plan(tiny_pairs[CASES[name].pair], tmp_path, fault=name)
     told = json.dumps([command(found.engine, found.flags), dict(found.env)])
     assert f'"{name}"' not in told
     assert f"/{name}" not in told
@@ -82,6 +82,20 @@ def test_a_fault_sets_engine_and_worker(tiny_pair: Path, tmp_path: Path) -> None
     assert found.env["SGLANG_ENABLE_SPEC_V2"] == "1"
     with pytest.raises(EagletraceError, match="sets the engine itself"):
         plan(tiny_pair, tmp_path, fault="d2t-zero", engine="0.5.9")
+
+
+def test_the_pair_is_the_cases_own_or_the_one_asked_for(tmp_path: Path) -> None:
+    def served(**more: object) -> str:
+        found = serving(ServeOptions(dir=tmp_path / "runs", **more))  # pyright: ignore[reportArgumentType]
+        return json.loads((found.target / "config.json").read_text())["architectures"][0]
+
+    assert served() == served(pair="llama") == "LlamaForCausalLM"
+    assert served(pair="kimi") == served(fault="kimi-tree") == "KimiK25ForConditionalGeneration"
+    assert served(fault="kimi-tree", pair="kimi") == "KimiK25ForConditionalGeneration"
+    with pytest.raises(EagletraceError, match="sets the pair itself"):
+        served(fault="kimi-tree", pair="llama")
+    with pytest.raises(UnknownNameError, match="llama"):
+        served(pair="lama")
 
 
 def test_a_fault_on_a_draft_of_the_users_own(tiny_pair: Path, tmp_path: Path) -> None:

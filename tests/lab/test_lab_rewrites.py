@@ -167,7 +167,7 @@ def test_every_change_applies_to_the_shipped_pair(tmp_path: Path) -> None:
 
     digests: dict[str, str] = {}
     for entry in CASES.values():
-        prepared = materialize(entry, shipped_pair(), tmp_path)
+        prepared = materialize(entry, shipped_pair(entry.pair), tmp_path)
         served = f"{prepared.draft.name} {prepared.target.name} {prepared.update and prepared.update.name}"
         served += f" {sorted(entry.flags.items())} {sorted(entry.env.items())} {entry.runtime} {entry.load}"
         served += f" {entry.engine} {entry.worker}"

@@ -18,7 +18,7 @@ from eagletrace.lab.faults import CASES, case
 from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.options import ServeOptions, serving
 from eagletrace.lab.run import lab_run
-from eagletrace.lab.runtime import cache, hidden, positions, rows, verdicts
+from eagletrace.lab.runtime import cache, hidden, positions, rows, verdicts, wrapper
 
 torch = pytest.importorskip("torch")
 HIDDEN = 4
@@ -230,6 +230,37 @@ def test_the_verdict_is_shown_no_right_draft() -> None:
     shown, topk = module.verify_tree_greedy_func(candidates=candidates, topk=1)
     assert shown.tolist() == [[0, -1, -1, -1], [4, -1, -1, -1]] and topk == 1
     assert candidates[0].tolist() == [0, 1, 2, 3]
+
+
+class Wrapper:
+    """What SGLang's Kimi-K2.5 is to the request for aux hidden states."""
+
+    def __init__(self) -> None:
+        text = SimpleNamespace(num_hidden_layers=10)
+        self.config = SimpleNamespace(text_config=text)
+        self.model = SimpleNamespace(asked=None)
+
+    def set_eagle3_layers_to_capture(self, layer_ids: Any = None) -> None:
+        self.model.asked = layer_ids
+
+
+def patched_wrapper(apply: Any) -> Any:
+    module = SimpleNamespace(KimiK25ForConditionalGeneration=type("Kimi", (Wrapper,), dict(vars(Wrapper))))
+    apply(module)
+    return module.KimiK25ForConditionalGeneration()
+
+
+def test_the_wrapper_swallows_the_request_or_lacks_the_method_or_keeps_it_to_itself() -> None:
+    swallowing = patched_wrapper(wrapper.swallow_the_request)
+    swallowing.set_eagle3_layers_to_capture([1, 2, 3])
+    assert swallowing.model.asked is None
+    assert "set_eagle3_layers_to_capture" not in vars(type(patched_wrapper(wrapper.lack_the_method)))
+    keeping = patched_wrapper(wrapper.mark_the_wrapper)
+    keeping.set_eagle3_layers_to_capture()
+    assert keeping.capture_aux_hidden_states is True
+    assert keeping.model.layers_to_capture == [2, 5, 7] and not hasattr(keeping.model, "capture_aux_hidden_states")
+    keeping.set_eagle3_layers_to_capture([1, 2, 3])
+    assert keeping.model.layers_to_capture == [1, 2, 3]
 
 
 def test_every_patch_has_a_case_and_every_case_a_patch() -> None:

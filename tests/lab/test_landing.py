@@ -80,6 +80,29 @@ def test_a_key_that_nobody_uses_is_dropped() -> None:
     assert session.params["b"]["elements_loaded"] == 0
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_tensors_put_one_below_the_other_land_each_in_its_rows(used: bool) -> None:
+    """As the two down projections of latent attention are (kimi_k25_eagle3.py, 0.5.23), which it may throw away."""
+
+    def joining(model: Model, weights: Any) -> None:
+        upper, lower, whole = (tensor for _, tensor in weights)
+        joined = torch.cat([upper, lower], dim=0)
+        if used:
+            model.a.data.copy_(joined)
+        model.b.data.copy_(whole)
+
+    parts = [("upper", torch.ones(1, 2)), ("lower", torch.full((3, 2), 2.0)), ("b", torch.ones(4, 2))]
+    model, recorder, session = load(joining, parts)
+    assert fates(recorder) == {"upper": "loaded" if used else "dropped", "lower": "loaded" if used else "dropped",
+                               "b": "loaded"}  # fmt: skip
+    assert session.params["a"]["elements_loaded"] == (8 if used else 0)
+    landed = {row["key"]: row["landed_in"] for table, row in recorder.rows if table == "checkpoint_keys"}
+    if used:
+        assert model.a[:, 0].tolist() == [1.0, 2.0, 2.0, 2.0]
+        assert landed["upper"] == [{"parameter": "a", "offset": 0, "elements": 2}]
+        assert landed["lower"] == [{"parameter": "a", "offset": 2, "elements": 6}]
+
+
 def test_a_packed_type_without_a_conversion_loads_all_the_same() -> None:
     packed = torch.zeros(4, 1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     model, recorder, _ = load(copy, [("a", packed), ("b", torch.ones(4, 2))])

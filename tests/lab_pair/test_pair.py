@@ -5,6 +5,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer
 
 from eagletrace.errors import UnknownNameError
 from eagletrace.lab.pair import VARIANTS, build_pair, prompts, shipped_pair
@@ -21,6 +22,7 @@ from eagletrace.lab.pair.draft import AnchorCache
 from eagletrace.lab.pair.evaluate import Wiring, load_draft, load_target, simulate
 from eagletrace.lab.pair.measure import PROMPT_LENGTH, held_out_continuations, measure_draft
 from eagletrace.lab.pair.rollout import states_of
+from eagletrace.lab.pair.target import TargetModel
 from eagletrace.lab.pair.tokenizer import BYTE_TOKENS
 from eagletrace.lab.pair.variants import RECIPES
 
@@ -81,13 +83,13 @@ def test_d2t_holds_ascending_offsets_that_agree_with_t2d(variant: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def greedy() -> tuple[LlamaForCausalLM, torch.Tensor]:
+def greedy() -> tuple[TargetModel, torch.Tensor]:
     """The shipped target and 16 of its greedy continuations, [texts, time]."""
     target = load_target(SHIPPED / "target")
     return target, held_out_continuations(target, SHIPPED / "target" / "tokenizer.json", 16)
 
 
-def test_the_shipped_drafts_are_accepted_and_miswiring_costs(greedy: tuple[LlamaForCausalLM, torch.Tensor]) -> None:
+def test_the_shipped_drafts_are_accepted_and_miswiring_costs(greedy: tuple[TargetModel, torch.Tensor]) -> None:
     target, texts = greedy
     for variant in ("default", "full_vocab", "other_layers", "own_embeddings"):
         measured = measure_draft(target, SHIPPED / "drafts" / variant, texts)
@@ -104,20 +106,20 @@ def test_the_shipped_drafts_are_accepted_and_miswiring_costs(greedy: tuple[Llama
 
 
 def test_the_draft_on_early_layers_needs_them_and_its_own_rotary_base(
-    greedy: tuple[LlamaForCausalLM, torch.Tensor],
+    greedy: tuple[TargetModel, torch.Tensor],
 ) -> None:
     target, texts = greedy
     draft = load_draft(SHIPPED / "drafts" / "early_layers", target.config.num_hidden_layers)
     healthy = simulate(target, draft, texts, PROMPT_LENGTH, Wiring(steps=5)).accept_length
     assert healthy > 3.5
     assert simulate(target, draft, texts, PROMPT_LENGTH, Wiring(steps=5, layers=(2, 6, 9))).accept_length < 2
-    attention = draft.module.midlayer.self_attn
+    attention: Any = draft.module.midlayer.self_attn
     attention.settings = replace(attention.settings, rope_theta=10000.0)
     assert simulate(target, draft, texts, PROMPT_LENGTH, Wiring(steps=5)).accept_length < 0.95 * healthy
 
 
 @pytest.mark.parametrize("variant", ["normed_states", "normed_feedback"])
-def test_a_draft_trained_with_a_norm_needs_it(variant: str, greedy: tuple[LlamaForCausalLM, torch.Tensor]) -> None:
+def test_a_draft_trained_with_a_norm_needs_it(variant: str, greedy: tuple[TargetModel, torch.Tensor]) -> None:
     target, texts = greedy
     draft = load_draft(SHIPPED / "drafts" / variant, target.config.num_hidden_layers)
     healthy = simulate(target, draft, texts, PROMPT_LENGTH).accept_length
@@ -132,7 +134,7 @@ def test_a_draft_trained_with_a_norm_needs_it(variant: str, greedy: tuple[LlamaF
     [("few_steps", 1.1, 1.6), ("late_labels", 1.0, 1.4), ("no_bytes", 1.3, 1.9), ("other_target", 1.0, 1.1)],
 )
 def test_drafts_that_were_trained_wrongly_are_rejected(
-    variant: str, low: float, high: float, greedy: tuple[LlamaForCausalLM, torch.Tensor]
+    variant: str, low: float, high: float, greedy: tuple[TargetModel, torch.Tensor]
 ) -> None:
     target, texts = greedy
     draft = load_draft(SHIPPED / "drafts" / variant, target.config.num_hidden_layers)
@@ -141,7 +143,7 @@ def test_drafts_that_were_trained_wrongly_are_rejected(
 
 
 @torch.no_grad()
-def first_drafts(target: LlamaForCausalLM, variant: str, texts: torch.Tensor) -> torch.Tensor:
+def first_drafts(target: TargetModel, variant: str, texts: torch.Tensor) -> torch.Tensor:
     """The token that the draft puts two positions after each anchor, [texts, time - 3]."""
     draft = load_draft(SHIPPED / "drafts" / variant, target.config.num_hidden_layers)
     states = torch.cat([states_of(target, texts)[0][layer] for layer in draft.layers], -1)[:, :-3]
@@ -150,7 +152,7 @@ def first_drafts(target: LlamaForCausalLM, variant: str, texts: torch.Tensor) ->
     return draft.token_of[logits.argmax(-1)]
 
 
-def test_late_labels_are_right_one_position_later(greedy: tuple[LlamaForCausalLM, torch.Tensor]) -> None:
+def test_late_labels_are_right_one_position_later(greedy: tuple[TargetModel, torch.Tensor]) -> None:
     target, texts = greedy
     drafted = first_drafts(target, "late_labels", texts)
     answer = slice(PROMPT_LENGTH, None)
@@ -158,7 +160,7 @@ def test_late_labels_are_right_one_position_later(greedy: tuple[LlamaForCausalLM
     assert (drafted == texts[:, 3:])[:, answer].float().mean() > 0.5
 
 
-def test_the_vocabulary_without_bytes_misses_many_tokens(greedy: tuple[LlamaForCausalLM, torch.Tensor]) -> None:
+def test_the_vocabulary_without_bytes_misses_many_tokens(greedy: tuple[TargetModel, torch.Tensor]) -> None:
     target, texts = greedy
     draft = load_draft(SHIPPED / "drafts" / "no_bytes", target.config.num_hidden_layers)
     assert draft.token_of.min() >= BYTE_TOKENS

@@ -36,12 +36,12 @@ CHAIN, TREE = Shape(), Shape(3, 3, 9)
 
 
 @cache
-def texts(count: int = 4) -> tuple[tuple[torch.Tensor, int, dict[int, torch.Tensor]], ...]:
+def texts(count: int = 4, pair: str = "llama") -> tuple[tuple[torch.Tensor, int, dict[int, torch.Tensor]], ...]:
     """(tokens, prompt length, input of each target layer) of some greedy continuations."""
     from tokenizers import Tokenizer
 
-    target = load_target(shipped_pair() / "target")
-    tokenizer = Tokenizer.from_file(str(shipped_pair() / "target" / "tokenizer.json"))
+    target = load_target(shipped_pair(pair) / "target")
+    tokenizer = Tokenizer.from_file(str(shipped_pair(pair) / "target" / "tokenizer.json"))
     found: list[tuple[torch.Tensor, int, dict[int, torch.Tensor]]] = []
     for prompt in prompts(count, 3):
         ids = torch.tensor([tokenizer.encode(prompt).ids[:40]])
@@ -51,9 +51,9 @@ def texts(count: int = 4) -> tuple[tuple[torch.Tensor, int, dict[int, torch.Tens
     return tuple(found)
 
 
-def material(variant: str = "default", facts: dict[str, Any] | None = None) -> Material:
+def material(variant: str = "default", facts: dict[str, Any] | None = None, pair: str = "llama") -> Material:
     """Draft and target as their files say, served as they are."""
-    files, target = (open_checkpoint(shipped_pair() / part) for part in (f"drafts/{variant}", "target"))
+    files, target = (open_checkpoint(shipped_pair(pair) / part) for part in (f"drafts/{variant}", "target"))
     draft = describe(files)
     filed = {name: values(files, key) for name, key in draft.names.items()}
     embedding, head = first(target, EMBEDDING), first(target, HEAD)
@@ -67,12 +67,12 @@ def material(variant: str = "default", facts: dict[str, Any] | None = None) -> M
     )  # fmt: skip
 
 
-def empty(shape: Shape = CHAIN, layers: tuple[int, ...] = LAYERS, count: int = 4) -> Recording:
+def empty(shape: Shape = CHAIN, layers: tuple[int, ...] = LAYERS, count: int = 4, pair: str = "llama") -> Recording:
     """Sequences without rounds; `layers` were captured, all were recorded."""
     sequences = [
         Sequence(i, tokens, prompt, 0, torch.cat([states[n] for n in layers], -1)[:-1],
                  {n: s[:-1] for n, s in states.items()}, [], chunk_ends=(prompt,))
-        for i, (tokens, prompt, states) in enumerate(texts(count))
+        for i, (tokens, prompt, states) in enumerate(texts(count, pair))
     ]  # fmt: skip
     return Recording(sequences, shape.steps, shape.topk, shape.nodes)
 

@@ -32,9 +32,15 @@ def recipe(recording: Recording) -> Recipe:
     return intended(offline.material(), recording)
 
 
-def test_chains_are_those_of_the_trainer(recording: Recording, recipe: Recipe) -> None:
+@pytest.mark.parametrize(
+    ("pair", "variant", "layers"),
+    [("llama", "default", (2, 6, 9)), ("kimi", "default", (2, 5, 7)), ("kimi", "latent", (2, 5, 7))],
+)
+def test_chains_are_those_of_the_trainer(pair: str, variant: str, layers: tuple[int, ...]) -> None:
     """The trainer runs all anchors of a text at once, with its own attention and cache."""
-    draft = load_draft(shipped_pair() / "drafts" / "default", 12)
+    recording = offline.empty(layers=layers, count=2, pair=pair)
+    recipe = intended(offline.material(variant, pair=pair), recording)
+    draft = load_draft(shipped_pair(pair) / "drafts" / variant, 12)
     reference = Reference(recipe)
     for sequence in recording.sequences:
         anchors = sequence.rows

@@ -34,7 +34,8 @@ CAUSES = (
         "set of ids that is itself wrong, only a replay with other layers shows it.",
         fix='Write the ids where SGLang reads them, {draft}/config.json: "eagle_config": '
         '{"eagle_aux_hidden_state_layer_ids": [...]}. SGLang takes an id as the output of that layer: to capture '
-        "the input of layer k (what vLLM and speculators call k) write k - 1.",
+        "the input of layer k (what vLLM and speculators call k) write k - 1. DeepSeek and Kimi-K2.5 targets (from "
+        "0.5.13 on) take ids as they are, unless the first is 1: there write k.",
         cases=("tokenspeed#526", "sglang#25454", "sglang#32334", "SpecForge#240"),
         loss="partial",
     ),

@@ -5,22 +5,28 @@ from __future__ import annotations
 from eagletrace.errors import UnknownNameError
 from eagletrace.lab.faults.case import Case, Load, Prepared, Update, draft_folder, materialize, prepare, variant_beside
 from eagletrace.lab.faults.catalogue import FAULTS
-from eagletrace.lab.faults.controls import CONTROLS
+from eagletrace.lab.faults.controls import CONTROLS as LLAMA_CONTROLS
+from eagletrace.lab.faults.kimi import KIMI_CONTROLS
 
+CONTROLS = (*LLAMA_CONTROLS, *KIMI_CONTROLS)
 CASES: dict[str, Case] = {entry.name: entry for entry in (*FAULTS, *CONTROLS)}
 HEALTHY = "healthy"
+HEALTHY_OF = {"llama": HEALTHY, "kimi": "kimi-healthy"}
+"""Pair -> the control that serves it as it was trained, on the default engine."""
 
 __all__ = [
     "CASES",
     "CONTROLS",
     "FAULTS",
     "HEALTHY",
+    "HEALTHY_OF",
     "Case",
     "Load",
     "Prepared",
     "Update",
     "case",
     "draft_folder",
+    "healthy",
     "materialize",
     "prepare",
     "variant_beside",
@@ -32,3 +38,8 @@ def case(name: str) -> Case:
     if name not in CASES:
         raise UnknownNameError("fault", name, CASES)
     return CASES[name]
+
+
+def healthy(pair: str) -> Case:
+    """The healthy case of a pair."""
+    return case(HEALTHY_OF[pair])

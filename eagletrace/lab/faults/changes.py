@@ -208,7 +208,8 @@ class ShiftLayerIds:
         if not ids:
             raise NoEffectError(f"the draft's config has no eagle_config.{LAYER_IDS}")
         shifted = [index + self.by for index in ids]
-        if min(shifted) < 0 or max(shifted) + 1 >= int(pair.target.config["num_hidden_layers"]):
+        settings = pair.target.config.get("text_config", pair.target.config)
+        if min(shifted) < 0 or max(shifted) + 1 >= int(settings["num_hidden_layers"]):
             raise NoEffectError(f"layer ids {shifted} do not fit the target's layers")
         config[name] = shifted
 

@@ -56,6 +56,12 @@ def _cache_kernels(module: ModuleType) -> None:
     module._is_cuda = True
 
 
+def _text_only(module: ModuleType) -> None:
+    """srt/server_args.py: no flag switches multimodal input off, and no image processor is at hand."""
+    module.ServerArgs.enable_multimodal = False
+
+
+wrapt.register_post_import_hook(_text_only, "sglang.srt.server_args")
 wrapt.register_post_import_hook(_attention_backends, "sglang.srt.layers.attention.attention_registry")
 wrapt.register_post_import_hook(_draft_backends, "sglang.srt.speculative.draft_utils")
 wrapt.register_post_import_hook(_tree_kernels, "sglang.srt.speculative.eagle_utils")

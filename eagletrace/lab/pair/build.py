@@ -15,7 +15,6 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from eagletrace.errors import UnknownNameError
 from eagletrace.lab.pair.corpus import training_text
@@ -24,10 +23,10 @@ from eagletrace.lab.pair.evaluate import load_target
 from eagletrace.lab.pair.export import save_draft, save_target, write_json
 from eagletrace.lab.pair.measure import measure_pair
 from eagletrace.lab.pair.rollout import observe, write_texts
-from eagletrace.lab.pair.settings import SIZES, PairSettings, Size
-from eagletrace.lab.pair.target import Progress, train_target
+from eagletrace.lab.pair.settings import PAIRS, SIZES, SIZES_OF, Pair, PairSettings, Size
+from eagletrace.lab.pair.target import Progress, TargetModel, train_target
 from eagletrace.lab.pair.tokenizer import BYTE_TOKENS, train_tokenizer
-from eagletrace.lab.pair.variants import EARLY_LAYERS, RECIPES, VARIANTS
+from eagletrace.lab.pair.variants import EARLY_LAYERS, RECIPES_OF
 
 OTHER_TARGET_SEED = 100
 """The target that the variant ``other_target`` is trained for has a seed so much larger."""
@@ -39,7 +38,7 @@ REPORT = "pair.json"
 class TrainedTarget:
     """A target and all that the drafts are trained from."""
 
-    model: LlamaForCausalLM
+    model: TargetModel
     tokenizer: Tokenizer
     ids: Tensor
     """The training text, [tokens]."""
@@ -52,22 +51,27 @@ def build_pair(
     seed: int = 0,
     size: Size = "full",
     progress: Progress = print,
-    variants: Sequence[str] = VARIANTS,
+    variants: Sequence[str] | None = None,
     *,
+    pair: Pair = PAIRS[0],
     keep_target: bool = False,
 ) -> Path:
     """Trains a pair into ``out/target`` and ``out/drafts/<variant>``, measures it, and returns ``out``.
 
     The same seed, size, Python and torch on the same kind of processor give the same tensors. With ``keep_target``
     the target that ``out`` has is kept, which gives the same drafts if it was made with this seed and size. Raises
-    `UnknownNameError` for a variant or size that does not exist.
+    `UnknownNameError` for a pair, variant or size that does not exist.
     """
+    if pair not in PAIRS:
+        raise UnknownNameError("pair", pair, PAIRS)
+    recipes, sizes = RECIPES_OF[pair], SIZES_OF[pair]
+    variants = tuple(recipes) if variants is None else variants
     for name in variants:
-        if name not in VARIANTS:
-            raise UnknownNameError("variant of the lab's draft", name, VARIANTS)
-    if size not in SIZES:
-        raise UnknownNameError("size of the lab's pair", size, SIZES)
-    settings = SIZES[size]
+        if name not in recipes:
+            raise UnknownNameError("variant of the lab's draft", name, recipes)
+    if size not in sizes:
+        raise UnknownNameError("size of the lab's pair", size, sizes)
+    settings = sizes[size]
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -79,10 +83,11 @@ def build_pair(
         else:
             target = build_target(seed, settings, say)
             save_target(target.model, target.tokenizer, out / "target", settings)
-        build_drafts(target, out / "drafts", seed, settings, variants, say)
-        built = [name for name in VARIANTS if (out / "drafts" / name).is_dir()]
+        build_drafts(target, out / "drafts", seed, settings, pair, variants, say)
+        built = [name for name in recipes if (out / "drafts" / name).is_dir()]
         measured = measure_pair(out, built, 48 if size == "full" else 16)
-    report = {"command": f"python -m eagletrace.lab.pair.build OUT --seed {seed} --size {size}", "seed": seed}
+    command = f"python -m eagletrace.lab.pair.build OUT --pair {pair} --seed {seed} --size {size}"
+    report: dict[str, object] = {"command": command, "seed": seed}
     report |= {"seconds": round(time.monotonic() - started), "versions": versions(), "settings": asdict(settings)}
     write_json(out / REPORT, report | {"measured": measured})
     return out
@@ -107,7 +112,7 @@ def read_target(folder: Path, seed: int, settings: PairSettings, progress: Progr
 
 
 def with_texts(
-    model: LlamaForCausalLM, tokenizer: Tokenizer, ids: Tensor, seed: int, settings: PairSettings, progress: Progress
+    model: TargetModel, tokenizer: Tokenizer, ids: Tensor, seed: int, settings: PairSettings, progress: Progress
 ) -> TrainedTarget:
     """Lets the target write its texts."""
     texts = write_texts(model, ids, settings, torch.Generator().manual_seed(seed))
@@ -116,10 +121,16 @@ def with_texts(
 
 
 def build_drafts(
-    target: TrainedTarget, out: Path, seed: int, settings: PairSettings, variants: Sequence[str], progress: Progress
+    target: TrainedTarget,
+    out: Path,
+    seed: int,
+    settings: PairSettings,
+    pair: Pair,
+    variants: Sequence[str],
+    progress: Progress,
 ) -> None:
     """Trains and writes each variant; a variant is the same whichever others are built."""
-    tasks = [draft_task(name, target, settings) for name in variants]
+    tasks = [draft_task(pair, name, target, settings) for name in variants]
     own = [task for task in tasks if not task.recipe.other_target]
     train_for(target, own, out, seed, settings, progress)
     others = [task for task in tasks if task.recipe.other_target]
@@ -137,16 +148,17 @@ def train_for(
     embeddings = target.model.model.embed_tokens.weight
     frozen = FrozenTarget(embeddings, target.model.lm_head.weight)
     for task in tasks:
-        torch.manual_seed(seed + 1 + VARIANTS.index(task.name))
+        torch.manual_seed(seed + 1 + task.place)
         generator = torch.Generator().manual_seed(seed)
         own = replace(settings, rope_theta=task.recipe.rope_theta or settings.rope_theta)
         draft = train_draft(task, rollouts, frozen, own, generator, progress)
         save_draft(draft, task, out / task.name, own, embeddings if task.recipe.other_target else None)
 
 
-def draft_task(name: str, target: TrainedTarget, settings: PairSettings) -> DraftTask:
-    """What the variant ``name`` is trained with."""
-    recipe = RECIPES[name]
+def draft_task(pair: Pair, name: str, target: TrainedTarget, settings: PairSettings) -> DraftTask:
+    """What the variant ``name`` of a pair is trained with."""
+    recipes = RECIPES_OF[pair]
+    recipe = recipes[name]
     seen = torch.bincount(torch.cat([target.ids, target.texts.flatten()]), minlength=settings.vocab_size)
     size = settings.vocab_size if recipe.full_vocabulary else settings.draft_vocab_size
     if not recipe.byte_tokens:
@@ -155,7 +167,7 @@ def draft_task(name: str, target: TrainedTarget, settings: PairSettings) -> Draf
     kept = seen.topk(size).indices.sort().values
     layers = settings.other_layers if recipe.other_layers else settings.default_layers
     layers = EARLY_LAYERS if recipe.early_layers else layers
-    return DraftTask(name, layers, kept, recipe)
+    return DraftTask(name, layers, kept, recipe, list(recipes).index(name))
 
 
 class fixed_threads:  # noqa: N801 - reads as a function
@@ -184,17 +196,18 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """``python -m eagletrace.lab.pair.build OUT [--seed 0] [--size full|small] [--variants …] [--keep-target]``."""
+    """``python -m eagletrace.lab.pair.build OUT [--pair llama|kimi] [--seed 0] [--size full|small] [--variants …]``."""
     parser = argparse.ArgumentParser(description="Train the lab's target and its EAGLE-3 drafts.")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--pair", choices=PAIRS, default=PAIRS[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", choices=sorted(SIZES), default="full")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", help="default: all of the pair")
     parser.add_argument("--keep-target", action="store_true", help="train drafts for the target that OUT has")
     given = parser.parse_args(arguments)
     build_pair(
         given.out, given.seed, given.size, lambda text: print(text, flush=True), given.variants,
-        keep_target=given.keep_target,
+        pair=given.pair, keep_target=given.keep_target,
     )  # fmt: skip
 
 

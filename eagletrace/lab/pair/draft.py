@@ -1,4 +1,5 @@
-"""The EAGLE-3 draft as SGLang serves it (0.5.9 and 0.5.23, ``llama_eagle3.py``), and its run over many anchors at once.
+"""The EAGLE-3 draft as SGLang serves it (``llama_eagle3.py``, and ``kimi_k25_eagle3.py`` for latent attention), and its
+run over many anchors at once.
 
 An anchor is a position ``t`` up to which everything is known: tokens ``x[0..t+1]`` and target states of ``0..t``.
 Its chain of depth 1, 2, ... predicts ``x[t+2]``, ``x[t+3]``, ... At depth 1 all anchors share one causal pass. At
@@ -15,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eagletrace.lab.pair.settings import PairSettings
+from eagletrace.errors import EagletraceError
+from eagletrace.lab.pair.settings import KimiSettings, PairSettings
+from eagletrace.replay.rope import Rope
 
 
 @dataclass
@@ -58,10 +61,60 @@ class DraftAttention(nn.Module):
         return flat.unflatten(-1, (-1, self.settings.head_dim)).transpose(1, 2)
 
 
-def attend_over_chain(query: Tensor, cache: AnchorCache) -> Tensor:
+class LatentDraftAttention(nn.Module):
+    """Multi-head latent attention over the embedding and the hidden state side by side (width 2H), written out.
+
+    The modules are those of DeepSeek-V2's checkpoints; the key of a head is its own part and one rotated part for all.
+    """
+
+    def __init__(self, settings: KimiSettings) -> None:
+        super().__init__()
+        latent, hidden, heads = settings.latent, settings.hidden_size, settings.heads
+        self.latent, self.heads = latent, heads
+        self.rope = Rope.of(rotary_config(settings), latent.rope, interleaved=True)
+        self.scale = (latent.nope + latent.rope) ** -0.5 * self.rope.score_factor()
+        self.q_a_proj = nn.Linear(2 * hidden, latent.q_rank, bias=False)
+        self.q_a_layernorm = nn.RMSNorm(latent.q_rank, settings.norm_eps)
+        self.q_b_proj = nn.Linear(latent.q_rank, heads * (latent.nope + latent.rope), bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(2 * hidden, latent.kv_rank + latent.rope, bias=False)
+        self.kv_a_layernorm = nn.RMSNorm(latent.kv_rank, settings.norm_eps)
+        self.kv_b_proj = nn.Linear(latent.kv_rank, heads * (latent.nope + latent.value), bias=False)
+        self.o_proj = nn.Linear(heads * latent.value, hidden, bias=False)
+
+    def forward(self, inputs: Tensor, cache: AnchorCache) -> Tensor:
+        """``inputs`` [batch, anchors, 2H] of the next depth; appends to ``cache``; returns [batch, anchors, H]."""
+        latent, depth = self.latent, len(cache.keys)
+        positions = torch.arange(inputs.shape[1]) + depth
+        query = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(inputs))).unflatten(-1, (self.heads, -1))
+        own, turned = query.split([latent.nope, latent.rope], -1)
+        query = torch.cat([own, self.rope.rotate(turned, positions)], -1)
+        low, shared = self.kv_a_proj_with_mqa(inputs).split([latent.kv_rank, latent.rope], -1)
+        both = self.kv_b_proj(self.kv_a_layernorm(low)).unflatten(-1, (self.heads, -1))
+        own, value = both.split([latent.nope, latent.value], -1)
+        shared = self.rope.rotate(shared[..., None, :], positions).expand(*own.shape[:-1], -1)
+        query, key, value = (part.transpose(1, 2) for part in (query, torch.cat([own, shared], -1), value))
+        cache.keys.append(key)
+        cache.values.append(value)
+        if depth == 0:
+            mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale)
+        else:
+            mixed = attend_over_chain(query, cache, self.scale)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+def rotary_config(settings: KimiSettings) -> dict[str, object]:
+    """The rotary settings of a latent draft, as its ``config.json`` has them."""
+    return {
+        "rope_theta": settings.rope_theta, "rope_scaling": settings.rope_scaling,
+        "max_position_embeddings": settings.max_positions,
+    }  # fmt: skip
+
+
+def attend_over_chain(query: Tensor, cache: AnchorCache, scale: float | None = None) -> Tensor:
     """Attention of later depths: depth-1 rows up to the anchor, then the anchor's own chain.
 
-    ``query`` [batch, heads, anchors, head dim]; the result has the same shape.
+    ``query`` [batch, heads, anchors, head dim]; the result has the width of the values. ``scale`` is that of the
+    scores, by default the inverse root of the head dim.
     """
     groups = query.shape[1] // cache.keys[0].shape[1]
     keys = [key.repeat_interleave(groups, 1) for key in cache.keys]
@@ -70,7 +123,9 @@ def attend_over_chain(query: Tensor, cache: AnchorCache) -> Tensor:
     scores = query @ keys[0].transpose(-1, -2)
     future = torch.ones(anchors, anchors, dtype=torch.bool).triu(1)
     own = [(query * key).sum(-1, keepdim=True) for key in keys[1:]]
-    scores = torch.cat([scores.masked_fill(future, float("-inf")), *own], -1) * query.shape[-1] ** -0.5
+    scores = torch.cat([scores.masked_fill(future, float("-inf")), *own], -1) * (
+        query.shape[-1] ** -0.5 if scale is None else scale
+    )
     weights = scores.softmax(-1)
     mixed = weights[..., :anchors] @ values[0]
     for index, value in enumerate(values[1:]):
@@ -104,12 +159,12 @@ class DraftMlp(nn.Module):
 class DraftLayer(nn.Module):
     """The one decoder layer; the hidden state is the residual, the embedding only enters attention."""
 
-    def __init__(self, settings: PairSettings) -> None:
+    def __init__(self, settings: PairSettings, latent: bool = False) -> None:
         super().__init__()
         hidden = settings.hidden_size
         self.input_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
         self.hidden_norm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.self_attn = DraftAttention(settings)
+        self.self_attn = draft_attention(settings, latent)
         self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
         self.mlp = DraftMlp(hidden, settings.draft_intermediate_size)
 
@@ -118,6 +173,15 @@ class DraftLayer(nn.Module):
         inputs = torch.cat([self.input_layernorm(embeddings), self.hidden_norm(hidden)], -1)
         hidden = hidden + self.self_attn(inputs, cache)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+def draft_attention(settings: PairSettings, latent: bool) -> DraftAttention | LatentDraftAttention:
+    """The attention of a draft; EagletraceError for latent attention in a pair that has no sizes for it."""
+    if not latent:
+        return DraftAttention(settings)
+    if not isinstance(settings, KimiSettings):
+        raise EagletraceError("a draft with latent attention needs a pair that has its sizes: --pair kimi")
+    return LatentDraftAttention(settings)
 
 
 class Draft(nn.Module):
@@ -134,6 +198,7 @@ class Draft(nn.Module):
         own_embeddings: bool = False,
         norm_before_fc: bool = False,
         norm_output: bool = False,
+        latent: bool = False,
     ) -> None:
         super().__init__()
         hidden = settings.hidden_size
@@ -141,7 +206,7 @@ class Draft(nn.Module):
         self.embed_tokens = nn.Embedding(settings.vocab_size, hidden) if own_embeddings else None
         self.input_norm = nn.RMSNorm(3 * hidden, settings.norm_eps) if norm_before_fc else None
         self.fc = nn.Linear(3 * hidden, hidden, bias=False)
-        self.midlayer = DraftLayer(settings)
+        self.midlayer = DraftLayer(settings, latent)
         self.norm = nn.RMSNorm(hidden, settings.norm_eps)
         self.lm_head = nn.Linear(hidden, draft_vocab_size, bias=False)
 

@@ -28,6 +28,8 @@ class DraftTask:
     kept_tokens: Tensor
     """Target ids of the draft vocabulary, ascending."""
     recipe: Recipe
+    place: int
+    """Place among the pair's variants, which is part of the seed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ def train_draft(
 ) -> Draft:
     """Trains one variant and returns it rounded to bfloat16, held in float32."""
     recipe = task.recipe
-    draft = Draft(settings, task.kept_tokens.numel(), recipe.own_embeddings, recipe.norm_before_fc, recipe.norm_output)
+    draft = Draft(
+        settings, task.kept_tokens.numel(), recipe.own_embeddings, recipe.norm_before_fc, recipe.norm_output,
+        recipe.latent,
+    )  # fmt: skip
     steps = round(settings.draft_steps * recipe.steps_share)
     scales = state_scales(task, rollouts)
     optimizers = make_optimizers(draft, settings)

@@ -7,18 +7,24 @@ All anchors of a text are drafted at once (see ``draft.py``); the engine's round
 
 import copy
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaForCausalLM
+from transformers import DeepseekV3ForCausalLM, LlamaForCausalLM
 
 from eagletrace.lab.pair.draft import AnchorCache, Draft
 from eagletrace.lab.pair.rollout import states_of
-from eagletrace.lab.pair.settings import PairSettings
+from eagletrace.lab.pair.settings import KimiSettings, LatentSizes, PairSettings
+from eagletrace.lab.pair.target import TargetModel
+
+WRAPPED = "language_model."
+"""Prefix of the language model's tensors in a Kimi-K2.5."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +55,25 @@ class Acceptance:
         return 1 + sum(count * rounds for count, rounds in enumerate(self.histogram)) / self.rounds
 
 
-def load_target(folder: Path) -> LlamaForCausalLM:
-    """The target in float32, weights as stored."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+def load_target(folder: Path) -> TargetModel:
+    """The target's language model in float32, weights as stored, as transformers loads it."""
+    config = json.loads((folder / "config.json").read_text())
+    if "text_config" not in config:
+        return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    with tempfile.TemporaryDirectory() as alone:
+        tensors = load_file(folder / "model.safetensors")
+        text = {name.removeprefix(WRAPPED): value for name, value in tensors.items() if name.startswith(WRAPPED)}
+        save_file(text, Path(alone) / "model.safetensors", metadata={"format": "pt"})
+        (Path(alone) / "config.json").write_text(json.dumps(config["text_config"]))
+        return DeepseekV3ForCausalLM.from_pretrained(alone, dtype=torch.float32).eval().requires_grad_(False)
 
 
-def load_draft(folder: Path, target_layers: int) -> LoadedDraft:
-    """Reads a draft folder; layers as SGLang 0.5.9 and 0.5.23 would choose them for a Llama target."""
+def load_draft(folder: Path, target_layers: int, *, kimi: bool = False) -> LoadedDraft:
+    """Reads a draft folder; layers as SGLang would choose them for a Llama target, or 0.5.23 for a Kimi-K2.5."""
     config = json.loads((folder / "config.json").read_text())
     tensors = load_file(folder / "model.safetensors")
-    settings = PairSettings(
+    latent = "kv_lora_rank" in config
+    settings = (_latent_settings if latent else PairSettings)(
         layers=target_layers,
         hidden_size=config["hidden_size"],
         draft_intermediate_size=config["intermediate_size"],
@@ -67,6 +82,7 @@ def load_draft(folder: Path, target_layers: int) -> LoadedDraft:
         vocab_size=config["vocab_size"],
         norm_eps=config["rms_norm_eps"],
         rope_theta=config["rope_theta"],
+        **({"config": config} if latent else {}),
     )
     offsets = tensors.pop("d2t", torch.zeros(config["vocab_size"], dtype=torch.int64))
     tensors.pop("t2d", None)
@@ -76,11 +92,26 @@ def load_draft(folder: Path, target_layers: int) -> LoadedDraft:
         "embed_tokens.weight" in tensors,
         config.get("norm_before_fc", False),
         config.get("norm_output", False),
+        latent,
     )
-    draft.load_state_dict({name: value.float() for name, value in tensors.items()})
+    draft.load_state_dict({name.replace("layers.0.", "midlayer."): value.float() for name, value in tensors.items()})
     ids = config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids")
-    layers = tuple(layer + 1 for layer in ids) if ids else settings.default_layers
+    shift = 0 if kimi and ids and ids[0] != 1 else 1
+    layers = tuple(layer + shift for layer in ids) if ids else settings.default_layers
     return LoadedDraft(draft.eval().requires_grad_(False), offsets + torch.arange(offsets.numel()), layers)
+
+
+def _latent_settings(*, config: dict[str, Any], **sizes: Any) -> KimiSettings:
+    """The settings of a latent draft, from its configuration."""
+    scaling = config["rope_scaling"]
+    return KimiSettings(
+        latent=LatentSizes(
+            q_rank=config["q_lora_rank"], kv_rank=config["kv_lora_rank"], nope=config["qk_nope_head_dim"],
+            rope=config["qk_rope_head_dim"], value=config["v_head_dim"],
+        ),
+        max_positions=config["max_position_embeddings"], yarn_factor=scaling["factor"],
+        yarn_original_positions=scaling["original_max_position_embeddings"], **sizes,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,7 +134,7 @@ class Wiring:
 
 @torch.no_grad()
 def simulate(
-    target: LlamaForCausalLM, draft: LoadedDraft, texts: Tensor, prompt_length: int, wiring: Wiring = Wiring()
+    target: TargetModel, draft: LoadedDraft, texts: Tensor, prompt_length: int, wiring: Wiring = Wiring()
 ) -> Acceptance:
     """Accept counts on greedy texts [batch, time] whose first ``prompt_length`` tokens are given."""
     inputs, final = states_of(target, texts)

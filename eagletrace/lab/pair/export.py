@@ -3,46 +3,89 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import json
+import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
-from eagletrace.lab.pair.draft import Draft
+from eagletrace.lab.pair.draft import Draft, rotary_config
 from eagletrace.lab.pair.draft_training import DraftTask
-from eagletrace.lab.pair.settings import PairSettings
-from eagletrace.lab.pair.tokenizer import BOS_ID, EOS_ID, save_tokenizer
+from eagletrace.lab.pair.evaluate import WRAPPED
+from eagletrace.lab.pair.settings import KimiSettings, PairSettings
+from eagletrace.lab.pair.target import TargetModel, text_config
+from eagletrace.lab.pair.tokenizer import BOS_ID, EOS_ID, UNKNOWN_ID, save_tokenizer
+
+VISION_WIDTH = 32
 
 
-def save_target(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path, settings: PairSettings) -> None:
+def save_target(model: TargetModel, tokenizer: Tokenizer, folder: Path, settings: PairSettings) -> None:
     """``config.json``, ``model.safetensors`` in bfloat16, and the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: as_bfloat16(value) for name, value in model.state_dict().items()}
-    save_tensors(tensors, folder)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": settings.layers,
-        "intermediate_size": settings.target_intermediate_size,
-        **shared_config(settings),
-    }
+    if isinstance(settings, KimiSettings):
+        save_tensors({WRAPPED + name: as_bfloat16(value) for name, value in checkpoint_tensors(model).items()}, folder)
+        config = kimi_config(settings)
+    else:
+        save_tensors({name: as_bfloat16(value) for name, value in model.state_dict().items()}, folder)
+        config = {
+            "architectures": ["LlamaForCausalLM"],
+            "num_hidden_layers": settings.layers,
+            "intermediate_size": settings.target_intermediate_size,
+            **shared_config(settings),
+        }
     write_json(folder / "config.json", config)
     save_tokenizer(tokenizer, folder, settings.max_positions)
+
+
+def checkpoint_tensors(model: TargetModel) -> dict[str, Tensor]:
+    """The tensors under the names that checkpoints have: transformers takes its stacked experts apart when it saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
+def kimi_config(settings: KimiSettings) -> dict[str, object]:
+    """Kimi-K2.5's ``config.json``. The vision tower is as small as it gets, and the file has no weights for it.
+
+    With ``language_model_only`` SGLang (from 0.5.16 on) takes text alone, and asks for no image processor.
+    """
+    width = VISION_WIDTH
+    vision = {
+        "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "patch_size": 14, "init_pos_emb_height": 8, "init_pos_emb_width": 8, "init_pos_emb_time": 4,
+        "vt_hidden_size": width, "mm_hidden_size": width, "text_hidden_size": settings.hidden_size,
+    }  # fmt: skip
+    return {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        "media_placeholder_token_id": UNKNOWN_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+        "pad_token_id": BOS_ID,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "language_model_only": True,
+        "text_config": text_config(settings),
+        "vision_config": vision,
+    }
 
 
 def save_draft(
     draft: Draft, task: DraftTask, folder: Path, settings: PairSettings, frozen_embeddings: Tensor | None = None
 ) -> None:
-    """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``.
+    """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``, or of ``Eagle3DeepseekV2ForCausalLM``.
 
     ``d2t`` (int64, offsets: target id minus draft id) and ``t2d`` (bool) are written where the draft vocabulary is
-    smaller than the target's; the layer ids where they are not the default (id ``X`` is the input of layer ``X+1``);
-    the norm flags where the draft was trained with them; ``frozen_embeddings`` [vocabulary, hidden] as its own.
+    smaller than the target's; the layer ids where they are not the default (see `PairSettings.layer_ids`); the layer
+    as ``midlayer.*``, a latent one as ``layers.0.*``, as the published ones are; the norm flags where the draft was
+    trained with them; ``frozen_embeddings`` [vocabulary, hidden] as its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: as_bfloat16(value) for name, value in draft.state_dict().items()}
+    if task.recipe.latent:
+        tensors = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
     if frozen_embeddings is not None:
         tensors["embed_tokens.weight"] = as_bfloat16(frozen_embeddings)
     kept = task.kept_tokens
@@ -57,18 +100,37 @@ def save_draft(
         "draft_vocab_size": kept.numel(),
         **shared_config(settings),
     }
+    if task.recipe.latent and isinstance(settings, KimiSettings):
+        config["architectures"] = ["Eagle3DeepseekV2ForCausalLM"]
+        config |= latent_config(settings)
+        del config["head_dim"], config["mlp_bias"]
     if task.layers != settings.default_layers:
         # As inputs of layers, where training libraries write them and SGLang does not look,
         config["eagle_aux_hidden_state_layer_ids"] = list(task.layers)
-        # and as outputs of layers, as SGLang reads them.
+        # and as SGLang reads them for this target.
         config["eagle_config"] = {
-            "eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in task.layers],
+            "eagle_aux_hidden_state_layer_ids": settings.layer_ids(task.layers),
             "use_aux_hidden_state": True,
         }
     for flag in ("norm_before_fc", "norm_output"):
         if getattr(task.recipe, flag):
             config[flag] = True
     write_json(folder / "config.json", config)
+
+
+def latent_config(settings: KimiSettings) -> dict[str, object]:
+    """What a draft with latent attention has besides."""
+    latent = settings.latent
+    return {
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": settings.heads,
+        "q_lora_rank": latent.q_rank,
+        "kv_lora_rank": latent.kv_rank,
+        "qk_nope_head_dim": latent.nope,
+        "qk_rope_head_dim": latent.rope,
+        "v_head_dim": latent.value,
+        **rotary_config(settings),
+    }
 
 
 def shared_config(settings: PairSettings) -> dict[str, object]:

@@ -14,12 +14,11 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from eagletrace.lab.pair.corpus import held_out_text
 from eagletrace.lab.pair.evaluate import Wiring, load_draft, load_target, simulate
 from eagletrace.lab.pair.rollout import continue_greedily
-from eagletrace.lab.pair.target import sample_windows
+from eagletrace.lab.pair.target import TargetModel, sample_windows
 
 PROMPT_LENGTH, NEW_TOKENS = 48, 112
 SHIFTS = (-3, -2, -1, 1, 2, 3)
@@ -52,17 +51,17 @@ def measure_pair(pair: Path, variants: Sequence[str], texts: int = 48) -> dict[s
     }
 
 
-def held_out_continuations(target: LlamaForCausalLM, tokenizer: Path, count: int) -> Tensor:
+def held_out_continuations(target: TargetModel, tokenizer: Path, count: int) -> Tensor:
     """The target's greedy continuations of text that nothing was trained on, [count, time]."""
     ids = torch.tensor(Tokenizer.from_file(str(tokenizer)).encode(held_out_text()).ids)
     prompts = sample_windows(ids, count, PROMPT_LENGTH, torch.Generator().manual_seed(7))
     return continue_greedily(target, prompts, PROMPT_LENGTH + NEW_TOKENS)
 
 
-def measure_draft(target: LlamaForCausalLM, folder: Path, texts: Tensor) -> DraftMeasure:
+def measure_draft(target: TargetModel, folder: Path, texts: Tensor) -> DraftMeasure:
     """One variant on greedy texts whose first ``PROMPT_LENGTH`` tokens are the prompt."""
     last: int = target.config.num_hidden_layers
-    draft = load_draft(folder, last)
+    draft = load_draft(folder, last, kimi=target.config.model_type == "deepseek_v3")
 
     def served(wiring: Wiring) -> float:
         return round(simulate(target, draft, texts, PROMPT_LENGTH, wiring).accept_length, 3)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from eagletrace.lab.pair.settings import PairSettings
-from eagletrace.lab.pair.target import sample_windows
+from eagletrace.lab.pair.target import TargetModel, sample_windows
 
 BATCH = 64
 
@@ -27,7 +26,7 @@ class Rollouts:
 
 
 @torch.no_grad()
-def write_texts(model: LlamaForCausalLM, ids: Tensor, settings: PairSettings, generator: torch.Generator) -> Tensor:
+def write_texts(model: TargetModel, ids: Tensor, settings: PairSettings, generator: torch.Generator) -> Tensor:
     """Greedy continuations of random windows of ``ids``; [rollouts, rollout_length] int64."""
     lengths = settings.rollout_prompt_lengths
     texts: list[Tensor] = []
@@ -41,7 +40,7 @@ def write_texts(model: LlamaForCausalLM, ids: Tensor, settings: PairSettings, ge
 
 
 @torch.no_grad()
-def continue_greedily(model: LlamaForCausalLM, prompts: Tensor, length: int) -> Tensor:
+def continue_greedily(model: TargetModel, prompts: Tensor, length: int) -> Tensor:
     """Extends prompts of one length [batch, prompt] to [batch, length]; the end token does not stop it."""
     tokens, cache, inputs = prompts, None, prompts
     while tokens.shape[1] < length:
@@ -52,7 +51,7 @@ def continue_greedily(model: LlamaForCausalLM, prompts: Tensor, length: int) -> 
 
 
 @torch.no_grad()
-def observe(model: LlamaForCausalLM, tokens: Tensor, layers: set[int]) -> Rollouts:
+def observe(model: TargetModel, tokens: Tensor, layers: set[int]) -> Rollouts:
     """Runs the target over ``tokens`` and keeps the inputs of ``layers`` (``n`` means the last layer's output)."""
     kept: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     final: list[Tensor] = []
@@ -65,7 +64,7 @@ def observe(model: LlamaForCausalLM, tokens: Tensor, layers: set[int]) -> Rollou
 
 
 @torch.no_grad()
-def states_of(model: LlamaForCausalLM, tokens: Tensor) -> tuple[list[Tensor], Tensor]:
+def states_of(model: TargetModel, tokens: Tensor) -> tuple[list[Tensor], Tensor]:
     """Input of each layer and, last, the output of the last (before the norm); then the normed output."""
     inputs: list[Tensor] = []
 

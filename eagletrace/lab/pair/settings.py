@@ -1,9 +1,13 @@
 """Every number of the lab's pair in one place: the architecture and how long each part trains."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Size = Literal["full", "small"]
+Pair = Literal["llama", "kimi"]
+PAIRS: tuple[Pair, ...] = ("llama", "kimi")
+"""The pairs that ship; the first is the default."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,61 @@ class PairSettings:
         """Width of one attention head."""
         return self.hidden_size // self.heads
 
+    def layer_ids(self, layers: tuple[int, ...]) -> list[int]:
+        """What `eagle_config` must say so that SGLang 0.5.23 captures the inputs of ``layers`` from this target."""
+        return [layer - 1 for layer in layers]
+
+
+@dataclass(frozen=True)
+class LatentSizes:
+    """Ranks and widths of multi-head latent attention: compressed queries and keys, a head's parts.
+
+    The cache holds ``kv_rank + rope`` elements, a head's written-out key ``nope + rope``: they differ, so that a kernel
+    that takes one for the other fails or is seen.
+    """
+
+    q_rank: int = 64
+    kv_rank: int = 48
+    nope: int = 32
+    rope: int = 16
+    value: int = 32
+
+
+@dataclass(frozen=True)
+class KimiSettings(PairSettings):
+    """A pair whose target is a Kimi-K2.5: a multimodal wrapper around a DeepSeek-V3 with latent attention and experts.
+
+    The drafts are Llama ones, as in the other pair, or have latent attention of the same sizes.
+    """
+
+    layers: int = 10
+    rope_theta: float = 50000.0
+    other_layers: tuple[int, int, int] = (4, 6, 8)
+    latent: LatentSizes = LatentSizes()
+    experts: int = 8
+    experts_per_token: int = 2
+    expert_intermediate_size: int = 48
+    dense_layers: int = 1
+    """So many first layers have no experts."""
+    routed_scaling: float = 2.5
+    expert_rate: float = 2e-3
+    """Peak learning rate of the experts, which are stacked tensors that Muon does not take."""
+    yarn_factor: float = 4.0
+    yarn_original_positions: int = 256
+
+    @property
+    def rope_scaling(self) -> dict[str, object]:
+        """YaRN as Kimi-K2.5 has it, of target and latent drafts; on a CPU SGLang's latent attention asks for it."""
+        return {
+            "type": "yarn", "factor": self.yarn_factor,
+            "original_max_position_embeddings": self.yarn_original_positions, "beta_fast": 32.0, "beta_slow": 1.0,
+            "mscale": 1.0, "mscale_all_dim": 1.0,
+        }  # fmt: skip
+
+    def layer_ids(self, layers: tuple[int, ...]) -> list[int]:
+        """DeepSeek's classes take ids as they are, unless the first is 1: then they add one (deepseek_v2.py)."""
+        return [layer - 1 for layer in layers] if layers[0] == 2 else list(layers)
+
 
 SIZES: dict[str, PairSettings] = {
     "full": PairSettings(),
@@ -77,3 +136,22 @@ SIZES: dict[str, PairSettings] = {
         other_layers=(3, 5, 7),
     ),
 }
+
+KIMI_SIZES: dict[str, PairSettings] = {
+    "full": KimiSettings(),
+    "small": KimiSettings(
+        layers=8,
+        target_steps=60,
+        target_length=96,
+        rollouts=96,
+        rollout_prompt_lengths=(8, 24, 48),
+        rollout_length=96,
+        draft_steps=40,
+        draft_batch=8,
+        draft_depths=3,
+        other_layers=(3, 5, 7),
+    ),
+}
+
+SIZES_OF: Mapping[str, Mapping[str, PairSettings]] = {"llama": SIZES, "kimi": KIMI_SIZES}
+"""Pair -> size -> settings."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 BOS, EOS, UNKNOWN = "<s>", "</s>", "<unk>"
-BOS_ID, EOS_ID = 0, 1
+BOS_ID, EOS_ID, UNKNOWN_ID = 0, 1, 2
 BYTE_TOKENS = 3 + 256
 """So many ids come before the first merge: the special tokens and one for each byte."""
 

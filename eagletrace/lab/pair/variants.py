@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 EARLY_LAYERS = (1, 2, 3)
@@ -33,6 +34,8 @@ class Recipe:
     """The draft's own, where it is not the target's; a small one makes far positions count."""
     other_target: bool = False
     """Trained for a target of another seed, and ships a frozen copy of that target's embeddings."""
+    latent: bool = False
+    """Multi-head latent attention (SGLang's `Eagle3DeepseekV2ForCausalLM`), not a Llama layer."""
 
 
 RECIPES: dict[str, Recipe] = {
@@ -48,5 +51,13 @@ RECIPES: dict[str, Recipe] = {
     "other_target": Recipe(other_target=True),
     "early_layers": Recipe(early_layers=True, rope_theta=100.0),
 }
+KIMI_RECIPES: dict[str, Recipe] = {
+    "default": Recipe(),
+    "latent": Recipe(latent=True),
+    "other_layers": Recipe(other_layers=True),
+    "latent_full_vocab": Recipe(latent=True, full_vocabulary=True),
+}
+RECIPES_OF: Mapping[str, Mapping[str, Recipe]] = {"llama": RECIPES, "kimi": KIMI_RECIPES}
+"""Pair -> variant -> recipe."""
 VARIANTS = tuple(RECIPES)
 """One folder each under ``drafts/``. The place in this list is part of a variant's seed: add at the end."""

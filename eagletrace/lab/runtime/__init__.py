@@ -37,9 +37,10 @@ class Patch:
 
 def patches() -> Mapping[str, Patch]:
     """Every patch by its name."""
-    from eagletrace.lab.runtime import cache, hidden, positions, rows, verdicts
+    from eagletrace.lab.runtime import cache, hidden, positions, rows, verdicts, wrapper
 
-    found = (*hidden.PATCHES, *positions.PATCHES, *cache.PATCHES, *rows.PATCHES, *verdicts.PATCHES)
+    modules = (hidden, positions, cache, rows, verdicts, wrapper)
+    found = (patch for module in modules for patch in module.PATCHES)
     return {patch.name: patch for patch in found}
 
 

@@ -5,6 +5,7 @@ decoding of a dense model needs is here: anything else is absent, so that SGLang
 own torch code or says which kernel it misses.
 """
 
+import torch
 from lab_tree_kernels import build_tree as build_tree_kernel_efficient_cpu
 from lab_tree_kernels import verify_tree_greedy as verify_tree_greedy_cpu
 
@@ -21,6 +22,8 @@ from sgl_kernel.cache import (
 )
 
 _attention.register()
+if not torch.cuda.is_available():  # Eagle3DeepseekV2ForCausalLM.set_embed calls it on any device
+    torch.cuda.synchronize = lambda device=None: None  # noqa: ARG005
 
 __all__ = [
     "assign_draft_cache_locs_contiguous_cpu",

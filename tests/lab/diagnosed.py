@@ -1,0 +1,68 @@
+"""A case of the catalogue served and diagnosed as a user would, and what every fault's diagnosis has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eagletrace.lab.faults import case
+from eagletrace.lab.load import LoadOptions
+from eagletrace.lab.matrix import ALL_LAYERS
+from eagletrace.lab.options import ServeOptions
+from eagletrace.lab.run import LabResult, lab_run
+
+ROUNDS = 120
+
+
+class Diagnosed(NamedTuple):
+    """A lab run, what `diagnose --json` says of it with draft and target, and its exit status."""
+
+    result: LabResult
+    diagnosis: dict[str, Any]
+    status: int
+
+
+def diagnosed(name: str, folder: Path) -> Diagnosed:
+    """Serve a case with hidden states recorded, and diagnose its run."""
+    options = ServeOptions(fault=name, dir=folder, level="tensors", extra_env=ALL_LAYERS)
+    result = lab_run(options, LoadOptions(rounds=ROUNDS))
+    assert result.run is not None, result.reason
+    done = command("diagnose", result)
+    assert done.stdout, done.stderr
+    return Diagnosed(result, json.loads(done.stdout), done.returncode)
+
+
+def command(name: str, result: LabResult) -> subprocess.CompletedProcess[str]:
+    """`eagletrace NAME RUN --draft … --target … --json`."""
+    line = [sys.executable, "-m", "eagletrace.cli", name, str(result.run), "--json"]
+    line += ["--draft", str(result.draft), "--target", str(result.target)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def named(name: str, result: LabResult, diagnosis: dict[str, Any], *, dies: bool = False) -> None:
+    """The fault's cause is the first, with evidence and a fix; the server died if it had to, and nothing names it."""
+    assert diagnosis["verdict"] == "fault"
+    assert diagnosis["causes"][0]["id"] in case(name).expected
+    assert diagnosis["causes"][0]["evidence"]
+    assert diagnosis["causes"][0]["fix"]
+    assert result.engine_died == dies
+    assert_neutral(name, result)
+
+
+def proved(diagnosis: dict[str, Any], healthy_accept_length: float) -> None:
+    """The replay drafts what was served, and regains what was lost."""
+    proof = diagnosis["causes"][0]["proof"]
+    assert proof["reproduces_served"] >= 0.98
+    assert proof["repaired_accept_length"] >= 0.95 * healthy_accept_length
+    assert proof["served_accept_length"] < proof["repaired_accept_length"]
+
+
+def assert_neutral(name: str, result: LabResult) -> None:
+    """No file of the run contains the name of its fault, nor does a path of what was served."""
+    assert result.run is not None
+    assert name not in str(result.run) + str(result.draft)
+    for file in (f for f in result.run.rglob("*") if f.is_file()):
+        assert name.encode() not in file.read_bytes(), file
