@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.patching import RoundHook, Target
 from eagletrace.instrumentations.sglang import launch, results, verdict
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.settings import Settings
 
 VOCAB, DRAFT_VOCAB, WIDTH, STEPS = 1024, 512, 384, 3
+VERDICTS = 64  # with tensors of their own, which take turns
 
 
-class Mode:
+class Mode(Enum):
     """A forward mode."""
+
+    DECODE = 1
 
     def is_extend(self) -> bool:
         """A decode."""
@@ -58,9 +63,9 @@ class Round:
         session.counts_only, session.chain_steps = level == "contract", STEPS
         session.draft_facts = {"target_hidden_size": 128}
         self.reqs = [Request(n) for n in range(batch)]
-        self.batch = SimpleNamespace(reqs=self.reqs, forward_mode=Mode())
+        self.batch = SimpleNamespace(reqs=self.reqs, forward_mode=Mode.DECODE)
         self.worker = SimpleNamespace(topk=1)
-        self.hooks: dict[str, Hook] = {
+        self.hooks: dict[str, RoundHook] = {
             name: kind(Target(name, "x:y", True, ""), session)
             for name, kind in {
                 "generate": launch.Generate, "draft": launch.Draft, "forward": RunnerForward, "verify": launch.Verify,
@@ -73,50 +78,70 @@ class Round:
             spec_info=SimpleNamespace(hidden_states=torch.randn(batch, WIDTH)), positions=torch.arange(batch)
         )
         self.output = SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=logits, hidden_states=None))
-        self.verify_input = SimpleNamespace(positions=torch.arange(batch * nodes), topk=1)
-        tokens = torch.randint(0, VOCAB, (batch, nodes))
+        self.verify_input = SimpleNamespace(positions=None, topk=1)
         accept = torch.full((batch, nodes), -1, dtype=torch.int32)
         accept[:, 0] = torch.arange(batch) * nodes
-        self.greedy = {"candidates": tokens, "target_predict": tokens + 0, "retrieve_next_token": tokens,
-                       "retrieve_next_sibling": tokens, "accept_index": accept}  # fmt: skip
-        self.accept, self.hidden = accept, torch.randn(batch * nodes, WIDTH)
+        self.verdicts: deque[dict[str, torch.Tensor]] = deque()
+        for _ in range(VERDICTS):
+            tokens = torch.randint(0, VOCAB, (batch, nodes))
+            self.verdicts.append({
+                "candidates": tokens, "target_predict": tokens + 0, "retrieve_next_token": tokens,
+                "retrieve_next_sibling": tokens, "accept_index": accept + 0, "positions": torch.arange(batch * nodes),
+            })  # fmt: skip
+        self.hidden = torch.randn(batch * nodes, WIDTH)
 
-    def __call__(self) -> None:
-        """One round."""
-        hooks, contract = self.hooks, self.level == "contract"
-        result = SimpleNamespace(
+        self.result = SimpleNamespace(
             logits_output=SimpleNamespace(hidden_states=self.hidden), can_run_cuda_graph=False,
             num_correct_drafts_per_req_cpu=[0] * len(self.reqs),
         )  # fmt: skip
+        self._put()
 
-        def forward(*_: Any) -> Any:
+    def _put(self) -> None:
+        """The engine's functions, each under its hook."""
+
+        def forward(_: Any, __: Any) -> Any:
             return self.output
 
-        def draft(*_: Any) -> Any:
+        def draft(_: Any, __: Any) -> Any:
             for _step in range(STEPS - 1):
-                hooks["forward"](forward, self.session.draft_runner, (self.forward_batch,), {})
+                calls["forward"](self.session.draft_runner, self.forward_batch)
+            self.verdicts.rotate(1)
+            self.verify_input.positions = self.verdicts[0]["positions"]
             return self.verify_input
 
-        def greedy(**_: Any) -> Any:
-            return None, self.accept, None
+        def greedy(accept_index: Any, **_: Any) -> Any:
+            return None, accept_index, None
 
-        def verify(*_: Any) -> Any:
-            hooks["forward"](forward, None, (self.forward_batch,), {})
-            hooks["greedy"](greedy, None, (), self.greedy)
+        def verify(_: Any, __: Any) -> Any:
+            calls["forward"](None, self.forward_batch)
+            calls["greedy"](**self.verdicts[0])
+            return self.result
+
+        def extend(_: Any, __: Any, ___: Any) -> None:
+            calls["forward"](self.session.draft_runner, self.forward_batch)
+
+        def generate(worker: Any, batch: Any) -> Any:
+            if self.level == "contract":
+                return self.result
+            calls["draft"](worker, batch)
+            result = calls["verify"](worker, batch)
+            calls["extend"](worker, batch, result)
             return result
 
-        def extend(*_: Any) -> None:
-            hooks["forward"](forward, self.session.draft_runner, (self.forward_batch,), {})
+        def results(_: Any, __: Any, ___: Any) -> None:
+            return None
 
-        def generate(*_: Any) -> Any:
-            if not contract:
-                hooks["draft"](draft, None, (self.batch,), {})
-                hooks["verify"](verify, None, (self.batch,), {})
-                hooks["extend"](extend, None, (self.batch, result), {})
-            return result
+        functions = {"forward": forward, "draft": draft, "greedy": greedy, "verify": verify, "extend": extend,
+                     "generate": generate, "results": results}  # fmt: skip
+        calls = self.calls = {
+            name: self.hooks[name].wrapper(function, method=name != "greedy") for name, function in functions.items()
+        }
 
-        hooks["generate"](generate, self.worker, (self.batch,), {})
-        hooks["results"](lambda *_: None, None, (self.batch, result), {})
+    def __call__(self) -> None:
+        """One round."""
+        result = self.calls["generate"](self.worker, self.batch)
+        self.calls["results"](self.worker, self.batch, result)
+        vars(result).pop("_eagletrace", None)
 
 
 class Sink:

@@ -20,7 +20,7 @@ for an arm that differs in nothing. Where it does not cover zero, or is wider th
 Every pair is listed at the end.
 
 *added to a round* is CPU time of the scheduler's thread, from the differences of whole rounds of 15 to 40 ms; *in the
-hooks of a round* is the same by a clock around each hook.
+hooks of a round* is the time by a clock around each wrapper less the engine's function, and less the clock's own part.
 """
 
 

@@ -74,7 +74,8 @@ def middle(values: np.ndarray) -> float:
 
 
 def clocked(server: Live, level: str) -> None:
-    """A level, with a clock around each hook."""
+    """A level, with a clock around each of its hooks."""
+    server.peer("")
     server.ask(level=level)
     server.peer("timed")
 

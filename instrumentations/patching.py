@@ -37,11 +37,11 @@ class Target:
     alternatives: tuple[str, ...] = ()  # names of targets of which one suffices for `required`
 
 
-class Hook:
-    """Observes one target. Subclasses override `before`, `after` and `failed`; what `before` returns is given to both.
+class Observer:
+    """What hooks have in common: the target, counts, and whether they are on."""
 
-    args and kwargs are the caller's; `instance` is the object of a method, None for a function.
-    """
+    # Slots, close together: between two calls the engine's work empties the caches.
+    __slots__ = ("calls", "enabled", "errors", "last_error", "looks_after", "looks_before", "on", "only", "target")
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -50,23 +50,16 @@ class Hook:
         self.on = True  # False after that, and while the wrapper is taken away (somebody else's may still call it)
         self.only: Any = None  # the one object whose calls are observed; of others nothing but the call is seen
         self.last_error: str | None = None
-        kind = type(self)
-        self.looks_before, self.looks_after = kind.before is not Hook.before, kind.after is not Hook.after
+        kind: Any = type(self)
+        self.looks_before = kind.before not in (Hook.before, RoundHook.before)
+        self.looks_after = kind.after not in (Hook.after, RoundHook.after)
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs before the wrapped function."""
-
-    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Runs after the wrapped function returned."""
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """What is put in place of a plain function."""
+        raise NotImplementedError
 
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """Runs when the wrapped function raised; the exception goes on afterwards."""
-
-    def __call__(
-        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Call `wrapped`, bound to `instance` if it is a method, under observation."""
-        return _call(self, wrapped, instance, args, kwargs, args)
 
     def swallow(self, error: Exception) -> None:
         """Count an error of the hook's own; too many switch it off."""
@@ -82,54 +75,129 @@ class Hook:
             logger.warning("eagletrace: hook on %s switched itself off after %d errors", self.target.path, self.errors)
 
 
-def _call(
-    hook: Hook, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-    whole: tuple[Any, ...],
-) -> Any:  # fmt: skip
-    """Call `wrapped(*whole, **kwargs)` under observation; `args` are `whole` without the instance."""
-    hook.calls += 1
-    if not hook.on or (hook.only is not None and hook.only is not instance):
-        return wrapped(*whole, **kwargs)
-    token: Any = None
-    try:
-        if hook.looks_before:
-            token = hook.before(instance, args, kwargs)
-    except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
-        hook.swallow(error)
-    try:
-        result = wrapped(*whole, **kwargs)
-    except BaseException as error:
-        try:
-            hook.failed(token, error, instance)
-        except Exception as own:  # noqa: BLE001
-            hook.swallow(own)
-        raise
-    try:
-        if hook.looks_after:
-            hook.after(token, result, instance, args, kwargs)
-    except Exception as error:  # noqa: BLE001
-        hook.swallow(error)
-    return result
+class Hook(Observer):
+    """Observes one target. Subclasses override `before`, `after` and `failed`; what `before` returns is given to both.
+
+    args and kwargs are the caller's; `instance` is the object of a method, None for a function.
+    """
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs before the wrapped function."""
+
+    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Runs after the wrapped function returned."""
+
+    def __call__(
+        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call `wrapped`, bound to `instance` if it is a method, under observation: what wrapt asks of a wrapper."""
+        return self._observed(wrapped, 0, instance)(*args, **kwargs)
+
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """A function that calls `original` under observation."""
+        return self._observed(original, 1 if method else 0, None)
+
+    def _observed(self, original: Callable[..., Any], first: int, owner: Any) -> Callable[..., Any]:
+        """`first` arguments are the instance; without one it is `owner`."""
+        hook = self
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            hook.calls += 1
+            instance = args[0] if first else owner
+            if not hook.on or (hook.only is not None and hook.only is not instance):
+                return original(*args, **kwargs)
+            token: Any = None
+            given = args[first:]
+            try:
+                if hook.looks_before:
+                    token = hook.before(instance, given, kwargs)
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+                hook.swallow(error)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                failed(hook, token, error, instance)
+                raise
+            try:
+                if hook.looks_after:
+                    hook.after(token, result, instance, given, kwargs)
+            except Exception as error:  # noqa: BLE001
+                hook.swallow(error)
+            return result
+
+        return observed
 
 
-def _wrapper(hook: Hook, original: Any, *, method: bool) -> Any:
+class RoundHook(Observer):
+    """As `Hook`, for what runs in every round: args are the function's own, of a method with the instance first.
+
+    Its wrapper does as little as it can: where the caches are cold, what an ordinary one does with its arguments takes
+    longer than most hooks.
+    """
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs before the wrapped function."""
+
+    def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Runs after the wrapped function returned."""
+
+    def __call__(
+        self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call `wrapped`, bound to `instance` if it is a method, under observation: what wrapt asks of a wrapper."""
+        if instance is None:
+            return self.wrapper(wrapped, method=False)(*args, **kwargs)
+
+        def unbound(_: Any, *given: Any, **named: Any) -> Any:
+            return wrapped(*given, **named)
+
+        return self.wrapper(unbound, method=True)(instance, *args, **kwargs)
+
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """A function that calls `original` under observation."""
+        hook = self
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            hook.calls += 1
+            if not hook.on:
+                return original(*args, **kwargs)
+            token: Any = None
+            try:
+                if hook.looks_before:
+                    token = hook.before(args, kwargs)
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+                hook.swallow(error)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                failed(hook, token, error, args[0] if method else None)
+                raise
+            try:
+                if hook.looks_after:
+                    hook.after(token, result, args, kwargs)
+            except Exception as error:  # noqa: BLE001
+                hook.swallow(error)
+            return result
+
+        return observed
+
+
+def failed(hook: Observer, token: Any, error: BaseException, instance: Any) -> None:
+    """Tell a hook that the wrapped function raised."""
+    try:
+        hook.failed(token, error, instance)
+    except Exception as own:  # noqa: BLE001
+        hook.swallow(own)
+
+
+def _wrapper(hook: Hook | RoundHook, original: Any, *, method: bool) -> Any:
     # Not isinstance: a wrapper of another tool's may pass for the function that it wraps, and would not be bound.
-    if type(original) is not FunctionType or type(hook).__call__ is not Hook.__call__:
+    own = type(hook).__call__ not in (Hook.__call__, RoundHook.__call__)
+    if type(original) is not FunctionType or own:
         return wrapt.FunctionWrapper(original, hook)
-    if method:
-
-        @functools.wraps(original)
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            return _call(hook, original, args[0], args[1:], kwargs, args)
-
-    else:
-
-        @functools.wraps(original)
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            return _call(hook, original, None, args, kwargs, args)
-
-    observed.__dict__["_eagletrace_hook"] = hook
-    return observed
+    found = functools.wraps(original)(hook.wrapper(original, method=method))
+    found.__dict__["_eagletrace_hook"] = hook
+    return found
 
 
 @dataclass
@@ -144,7 +212,7 @@ class _Place:
 class Patch:
     """An installed wrapper and every place where it stands."""
 
-    hook: Hook
+    hook: Hook | RoundHook
     wrapper: Any
     places: list[_Place] = field(default_factory=list[_Place])
 
@@ -161,6 +229,16 @@ class Patch:
                 setattr(place.owner, place.attribute, place.original)
                 place.away = True
 
+    def rewrap(self) -> None:
+        """Put a new wrapper of the hook's where its old one stands: for hooks whose wrappers are made for a moment."""
+        first = self.places[0]
+        if type(first.original) is not FunctionType or not self.in_place():
+            return
+        old, self.wrapper = self.wrapper, _wrapper(self.hook, first.original, method=isinstance(first.owner, type))
+        for place in self.places:
+            if vars(place.owner).get(place.attribute) is old:
+                setattr(place.owner, place.attribute, self.wrapper)
+
     def redo(self) -> bool:
         """Put the wrapper back where `undo` took it away; False if somebody else has wrapped the target since then."""
         for place in self.places:
@@ -173,7 +251,7 @@ class Patch:
         return True
 
 
-def install(hook: Hook, ours: Sequence[Any] = ()) -> Patch | None:
+def install(hook: Hook | RoundHook, ours: Sequence[Any] = ()) -> Patch | None:
     """Wrap the hook's target; None if one of our wrappers already stands there under another name.
 
     Raises ImportError or AttributeError where the engine has no such target.
@@ -216,3 +294,21 @@ def _rebind(patch: Patch, original: Any) -> None:
             if value is original:
                 setattr(module, name, patch.wrapper)
                 patch.places.append(_Place(module, name, original))
+
+
+def replace_on(owner: Any, name: str, function: Callable[..., Any]) -> Callable[[], bool]:
+    """Set a method on one object; returns what brings back what was there, unless it is somebody else's by now."""
+    own = vars(owner)
+    before = own.get(name)
+    setattr(owner, name, function)
+
+    def undo() -> bool:
+        if own.get(name) is not function:
+            return False
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+        return True
+
+    return undo

@@ -29,8 +29,11 @@ def from_numpy(values: npt.NDArray[Any], type_: pa.DataType, nulls: Mask | None 
 
 def from_values(values: Sequence[Any], type_: pa.DataType) -> Any:
     """An array from Python values of one kind; None is NULL. TypeError or ValueError where they do not fit."""
+    text = pa.types.is_string(type_)
+    if text and (quick := _of_ascii(values, type_)) is not None:
+        return quick
     nulls = np.fromiter((v is None for v in values), np.bool_, len(values))
-    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+    if text or pa.types.is_binary(type_):
         data = [b"" if v is None else v.encode() if isinstance(v, str) else bytes(v) for v in values]
         buffers = [_validity(nulls), _offsets([len(d) for d in data]), pa.py_buffer(b"".join(data))]
         return pa.Array.from_buffers(type_, len(values), buffers)
@@ -40,6 +43,24 @@ def from_values(values: Sequence[Any], type_: pa.DataType) -> Any:
         buffers = [_validity(nulls), _offsets([len(v) for v in lists])]
         return pa.Array.from_buffers(type_, len(values), buffers, children=[items])
     return from_numpy(np.array([0 if v is None else v for v in values], dtype=_dtype(type_)), type_, nulls)
+
+
+def _of_ascii(values: Sequence[Any], type_: pa.DataType) -> Any:
+    """An array of texts without a step of Python's for each, None among them; None if they are not all ASCII."""
+    nulls = None
+    if None in values:
+        nulls = np.fromiter((v is None for v in values), np.bool_, len(values))
+        values = ["" if v is None else v for v in values]
+    try:
+        whole = "".join(values)
+    except TypeError:
+        return None
+    if not whole.isascii():
+        return None
+    lengths = np.fromiter(map(len, values), np.int32, len(values))
+    return pa.Array.from_buffers(
+        type_, len(values), [_validity(nulls), _offsets(lengths), pa.py_buffer(whole.encode())]
+    )
 
 
 def from_any(values: Any, type_: pa.DataType) -> Any:
@@ -90,7 +111,7 @@ def _validity(nulls: Mask | None) -> Any:
     return _buffer(np.packbits(~nulls, bitorder="little"))
 
 
-def _offsets(lengths: Sequence[int]) -> Any:
+def _offsets(lengths: Sequence[int] | npt.NDArray[np.int32]) -> Any:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return _buffer(offsets)

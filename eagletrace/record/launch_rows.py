@@ -96,7 +96,8 @@ def add_round_rows(out: Columns, packets: Sequence[RoundPacket], trees: Trees | 
     out.add(
         n,
         round=_per_launch(packets, [p.round for p in packets], index),
-        request_round=flat([p.request_rounds for p in packets])[index],
+        request_round=flat([p.request_rounds for p in packets])[index]
+        + _per_launch(packets, [p.later for p in packets], index),
         request_seq=np.array([r.seq for r in states])[index],
         request_id=np.array([r.rid for r in states], dtype=object)[index],
         row=index % bs,

@@ -158,6 +158,8 @@ class Recorder:
     @staticmethod
     def _add_counts(totals: Totals, waiting: tuple[list[RequestState], list[int], list[bool], int]) -> None:
         requests, correct, counted, steps = waiting
+        if len(correct) != len(requests):
+            return
         user = [n for r, n, c in zip(requests, correct, counted, strict=False) if c and r.kind == "user"]
         totals.add_chains(user, steps)
 

@@ -130,8 +130,9 @@ class RoundPacket:
     counted: list[bool] | None = None
     engine_accepted: list[int] | None = None
     cached_tokens: Sequence[int] = ()
-    hidden: list[HiddenFacts] = field(default_factory=list[HiddenFacts])
+    hidden: Sequence[HiddenFacts] = ()
     phases: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
+    later: int = 0  # added to each of `request_rounds`, a list that launches of the same requests share
 
     @property
     def bytes(self) -> int:

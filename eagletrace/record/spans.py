@@ -8,7 +8,6 @@ The spans of launches, thousands a second, are written as columns at once; all o
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -105,7 +104,7 @@ class SpanBuilder:
         if not phases:
             return
         n = len(phases) + 1
-        ids = os.urandom(16 + 8 * n).hex()
+        ids = f"{self._random.getrandbits(128 + 64 * n):0{32 + 16 * n}x}"
         trace, whole, width = ids[:32], ids[32:48], packet.target_hidden_width
         attributes = (
             f'{{"eagle.round": {packet.round}, "eagle.batch_size": {len(packet.requests)}, '

@@ -42,6 +42,7 @@ logger = logging.getLogger("eagletrace")
 HOOK_ROWS_EVERY_S = 2.0
 SECRET = re.compile(r"(api_key|password|secret|auth_token)$")
 
+
 class Attachment:
     """The hooks and the recorder of one scheduler process."""
 
@@ -97,6 +98,7 @@ class Attachment:
             session.softmax_chains = not _fills_ones(session.worker)
             session.chain_steps = chain_steps(session.server_args)
             if not hasattr(session.worker, "draft_worker"):  # the first worker cuts the path where a request ends
+                session.cuts_in_verify = True
                 session.deferred.distrust()
             self.hooks.observe_only("runner.forward", session.draft_runner)
             self._try("tensors", tensors.follow, session)
@@ -128,7 +130,7 @@ class Attachment:
             session.serving = False  # no launch may begin with half of the hooks
             self._recount()
             self.hooks.follow()
-            watch_fusion(session, on=not asked.paused)
+            watch_fusion(session, on=not asked.paused and not self._counted_only())
             tensors.follow(session, paused=asked.paused)
             if before != (not asked.paused, session.counts_only):
                 session.forget_launches()
@@ -140,6 +142,10 @@ class Attachment:
     def _recount(self) -> None:
         session = self.session
         session.counts_only = session.chain_steps > 0 and self.recorder.settings.level == "contract"
+
+    def _counted_only(self) -> bool:
+        """Whether the counts of chains are all that is still asked for."""
+        return self.session.counts_only and self.session.first_extend_seen
 
     def _refuse(self, reason: str) -> None:
         logger.warning("eagletrace: control file ignored: %s", reason)
@@ -189,7 +195,7 @@ class Attachment:
         session = self.session
         # The engine's thread may have no next round.
         session.deferred.compute(older_than_ns=0 if self.recorder.stopping else WAIT_NS)
-        if session.counts_only and session.first_extend_seen and self.hooks.stands("runner.forward"):
+        if self._counted_only() and self.hooks.stands("runner.forward"):
             with self._lock:
                 self.hooks.follow()
                 watch_fusion(session, on=False)

@@ -1,6 +1,6 @@
 """What chains leave to be read, packed and reduced for several launches at once.
 
-Each operation costs the engine's thread microseconds, however small: of eight small launches together they cost about
+Each operation costs the engine's thread microseconds, however small: of several small launches together they cost about
 what they cost of one. Only references are kept, of few launches, few bytes, and not for long.
 
 The logits are the engine's own tensors of eager forwards, made anew by each. A verdict's tensors are trusted to be so
@@ -15,9 +15,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,63 @@ from eagletrace.instrumentations.sglang.distributions import of_chain
 from eagletrace.record.device import pack
 from eagletrace.record.rounds import Drafted, DraftedTogether, Ints, Part, RoundPacket, Values
 
-LAUNCHES = 8
+LAUNCHES = 16
 BYTES = 32 << 20  # of logits kept
+HOST_BYTES = 512 << 10  # the same on a CPU, which reduces them in no more than some tenths of a millisecond
 WAIT_NS = 250_000_000  # since the first was kept
 TRUST = 16
-Verdict = tuple[tuple[Part, ...], list[torch.Tensor]]  # parts, and their tensors
+
+
+@lru_cache(maxsize=256)
+def of_a_chain(nodes: int, path: int, positions: bool, rope: int) -> tuple[Part, ...]:
+    """What is packed of a chain, in its order: the same object for the same shapes."""
+    parts = [Part("draft_tokens", nodes), Part("target_tokens", nodes), Part("accept_index", path)]
+    if positions:
+        parts.append(Part("positions", nodes))
+    if rope:
+        parts.append(Part("rope_positions", rope, by_step=True))
+    return tuple(parts)
+
+
+@dataclass(slots=True)
+class Chain:
+    """A launch of chains, by reference: its verdict, and the logits that drafted each depth."""
+
+    packet: RoundPacket
+    candidates: torch.Tensor  # [bs, D]
+    targets: torch.Tensor  # [bs, D], the target's choices
+    accept_index: torch.Tensor  # [bs, S + 1]
+    positions: torch.Tensor | None  # [bs * D] or longer
+    rope: list[torch.Tensor]  # [bs] each, ours
+    logits: list[torch.Tensor]  # [S], [bs, Vd] each
+    versions: tuple[int, ...] = ()  # of the verdict's tensors, where only references are kept
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The verdict's, which are the engine's."""
+        found = [self.candidates, self.targets, self.accept_index]
+        return found if self.positions is None else [*found, self.positions]
+
+    def parts(self) -> tuple[Part, ...]:
+        """What is packed."""
+        return of_a_chain(
+            self.candidates.shape[1], self.accept_index.shape[1], self.positions is not None, len(self.rope)
+        )
+
+    def packed(self) -> Values:
+        """A copy of the verdict."""
+        return pack(self.parts(), [*self.cut(), *self.rope])
+
+    def cut(self) -> list[torch.Tensor]:
+        """The verdict's tensors, without the positions of a padded batch."""
+        found = self.tensors()
+        if self.positions is not None:
+            found[-1] = self.positions[: self.candidates.numel()]
+        return found
+
+    def rows(self, part: slice) -> Chain:
+        """Some requests' logits and targets."""
+        logits = [step[part] for step in self.logits]
+        return Chain(self.packet, self.candidates, self.targets[part], self.accept_index, None, [], logits)
 
 
 @dataclass(slots=True)
@@ -39,17 +92,14 @@ class Group:
     """Launches of one shape whose values wait."""
 
     together: DraftedTogether
-    shape: tuple[Any, ...]
+    waiting: tuple[Drafted]  # what says so in their packets
+    shape: tuple[int, ...]
     ids: torch.Tensor
     stream: Any  # of the forwards, where there is a GPU
     since_ns: int
-    logits: list[list[torch.Tensor]]  # [S][G], [bs, Vd] each
-    targets: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [G], [bs, D] each
-    verdicts: list[tuple[RoundPacket, Verdict, list[int]]] = field(
-        default_factory=list[tuple[RoundPacket, Verdict, list[int]]]
-    )
-    places: set[int] = field(default_factory=set[int])  # where the verdicts' tensors lie
-    bytes: int = 0
+    start_ns: int  # of the first launch
+    limit: int  # launches
+    chains: list[Chain] = field(default_factory=list[Chain])
 
 
 class Deferred:
@@ -57,71 +107,67 @@ class Deferred:
 
     def __init__(self) -> None:
         self.group: Group | None = None
+        self.trusted = False
         self._lock = threading.Lock()
         self._trust = 0
         self._seen: deque[tuple[list[torch.Tensor], list[int]]] = deque(maxlen=TRUST)  # with their versions
 
     def distrust(self) -> None:
         """Copy verdicts at once from now on: this engine is known to write into them, if only now and then."""
-        self._trust = -1
+        self._trust, self.trusted = -1, False
+        self._seen.clear()
 
     def trusts(self, tensors: list[torch.Tensor]) -> bool:
         """Whether a verdict's tensors may be kept: those of the launches before had memory of their own, and the engine
         left them as they were."""
-        if self._trust >= TRUST:
-            return True
-        if self._trust < 0:
-            return False
+        if self.trusted or self._trust < 0:
+            return self.trusted
         if any(t.is_inference() for t in tensors):  # they do not say whether they were written to
-            self._trust = -1
+            self.distrust()
             return False
         places = {t.data_ptr() for t in tensors}
         for kept, versions in self._seen:
             if any(t.data_ptr() in places or t._version != v for t, v in zip(kept, versions, strict=True)):
-                self._trust = -1
-                self._seen.clear()
+                self.distrust()
                 return False
         self._seen.append((list(tensors), [t._version for t in tensors]))
         self._trust += 1
         if self._trust >= TRUST:
+            self.trusted = True
             self._seen.clear()
         return False
 
-    def add(
-        self, packet: RoundPacket, logits: Sequence[torch.Tensor], targets: torch.Tensor, ids: torch.Tensor, *,
-        verdict: Verdict | None = None, now: bool = False,
-    ) -> None:  # fmt: skip
-        """Keep a launch: S logits [bs, Vd], the target's choices [bs, D], and the map from target to draft ids, [V].
+    def add(self, chain: Chain, shape: tuple[int, ...], ids: torch.Tensor, keep: bool, now: bool) -> None:
+        """Keep a launch of a shape (bs, D, S, bytes of a step's logits); `ids` maps target to draft ids, [V].
 
-        `verdict`, if given, is packed with the others' later. `now` computes at once: the logits are in memory that is
+        `keep`: its verdict is packed with the others' later. `now` computes at once: the logits are in memory that is
         used again.
         """
-        first = logits[0]
-        shape = (first.shape, targets.shape, len(logits))
-        places = [t.data_ptr() for t in verdict[1]] if verdict is not None else []
+        packet, positions = chain.packet, chain.positions
         with self._lock:
             group = self.group
-            if group is not None and (shape != group.shape or not group.places.isdisjoint(places)):
-                if shape == group.shape:
-                    self._trust = -1  # memory that is used again
+            error: Exception | None = None
+            if group is None or group.shape != shape:
+                try:
+                    self._compute()
+                except Exception as earlier:  # noqa: BLE001 - of other launches
+                    error = earlier
+                group = self.group = _group(chain, shape, ids)
+            if keep:
+                try:
+                    chain.versions = (
+                        chain.candidates._version, chain.targets._version, chain.accept_index._version,
+                        0 if positions is None else positions._version,
+                    )  # fmt: skip
+                except RuntimeError:  # inference tensors after all
+                    self.distrust()
+                    packet.values = chain.packed()
+            group.chains.append(chain)
+            packet.drafted += group.waiting
+            if now or len(group.chains) >= group.limit or packet.start_ns - group.start_ns >= WAIT_NS:
                 self._compute()
-                group = None
-            if group is None:
-                on_gpu = first.is_cuda and torch.cuda.is_initialized()
-                stream = torch.cuda.current_stream(first.device) if on_gpu else None
-                together = DraftedTogether(len(logits), first.shape[0])
-                group = self.group = Group(together, shape, ids, stream, time.monotonic_ns(), [[] for _ in logits])
-            for step, kept in zip(logits, group.logits, strict=True):
-                kept.append(step)
-            group.targets.append(targets)
-            group.bytes += first.nbytes * len(logits)
-            if verdict is not None:
-                group.verdicts.append((packet, verdict, [_version(t) for t in verdict[1]]))
-                group.places.update(places)
-            packet.drafted = (*packet.drafted, Drafted(group.together, len(group.targets) - 1))
-            full = len(group.targets) >= LAUNCHES or group.bytes >= BYTES
-            if now or full or time.monotonic_ns() - group.since_ns > WAIT_NS:
-                self._compute()
+            if error is not None:
+                raise error
 
     def compute(self, older_than_ns: int = 0) -> None:
         """Compute what waits, on the stream of the forwards, where it comes after them. From any thread."""
@@ -140,41 +186,77 @@ class Deferred:
             group.together.closed = True
 
     def _read(self, group: Group) -> None:
-        together, targets = group.together, group.targets
-        verdicts = [(p, v) for p, v, then in group.verdicts if [_version(t) for t in v[1]] == then]
-        expected = targets[0] if len(targets) == 1 else torch.cat(targets)
-        tensors = [t for _, (_, own) in verdicts for t in own]
+        together, chains = group.together, group.chains
+        kept, lost = _intact([chain for chain in chains if chain.versions])
+        if any(chain.parts() is not kept[0].parts() for chain in kept):
+            for chain in kept:
+                chain.packet.values = chain.packed()
+            kept = []
+        targets = chains[0].targets if len(chains) == 1 else torch.cat([chain.targets for chain in chains])
+        packed = _side_by_side(kept)
         try:
-            logits = [t for step in group.logits for t in step]
-            found, floats = of_chain(logits, expected[:, : together.steps], group.ids)
+            logits = [chain.logits[step] for step in range(together.steps) for chain in chains]
+            found, floats = of_chain(logits, targets[:, : together.steps], group.ids)
         except Exception:
-            if tensors:
-                self._pack_verdicts(verdicts, pack(_NO_PARTS, tensors), together.bs)
+            if packed is not None:
+                _give(kept, pack(_NO_PARTS, [packed]), 0)
             raise  # of these launches the draft's logits say nothing, the verdicts are whole
-        values = pack(_NO_PARTS, [*found, *tensors], _NO_PARTS, floats)
-        drafted = together.steps * together.bs * len(targets)
-        self._pack_verdicts(verdicts, values, together.bs, drafted)
-        together.launches = len(targets)
+        values = pack(_NO_PARTS, found if packed is None else [*found, packed], _NO_PARTS, floats)
+        drafted = together.steps * together.bs * len(chains)
+        _give(kept, values, drafted)
+        together.launches = len(chains)
         together.ids, together.floats = _between(values.ints, 0, drafted), values.floats
-        if len(verdicts) < len(group.verdicts):
-            self._trust = -1
-            raise RuntimeError("the engine changed a verdict's tensors afterwards: such a launch is lost")
+        for index, chain in enumerate(chains):
+            others = (part for part in chain.packet.drafted if part is not group.waiting[0])
+            chain.packet.drafted = (*others, Drafted(together, index))
+        if lost:
+            self.distrust()
+            raise RuntimeError("the engine wrote into a verdict's tensors afterwards: such a launch is lost")
 
 
-    @staticmethod
-    def _pack_verdicts(
-        verdicts: Sequence[tuple[RoundPacket, Verdict]], values: Values, bs: int, start: int = 0
-    ) -> None:
-        """Give each launch its part of the packed integers, from `start` on."""
-        for packet, (parts, _) in verdicts:
-            end = start + bs * sum(part.width for part in parts)
-            packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
-            start = end
+def _group(chain: Chain, shape: tuple[int, ...], ids: torch.Tensor) -> Group:
+    bs, _, steps, size = shape
+    first = chain.logits[0]
+    stream = torch.cuda.current_stream(first.device) if first.is_cuda and torch.cuda.is_initialized() else None
+    together = DraftedTogether(steps, bs)
+    limit = max(1, min(LAUNCHES, (min(BYTES, HOST_BYTES) if first.is_cpu else BYTES) // max(1, steps * size)))
+    waiting = (Drafted(together, 0),)
+    return Group(together, waiting, shape, ids, stream, time.monotonic_ns(), chain.packet.start_ns, limit)
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to; -1 where that is not counted."""
-    return -1 if tensor.is_inference() else tensor._version
+def _intact(chains: list[Chain]) -> tuple[list[Chain], int]:
+    """Launches whose verdict is as it was seen, and how many others there are: written to since, or by a later launch
+    that has the same memory."""
+    intact: list[Chain] = []
+    later = set[int]()
+    for chain in reversed(chains):
+        tensors = chain.tensors()
+        places = {t.data_ptr() for t in tensors}
+        changed = any(t._version != v for t, v in zip(tensors, chain.versions, strict=False))
+        if not changed and later.isdisjoint(places):
+            intact.append(chain)
+        later |= places
+    return intact[::-1], len(chains) - len(intact)
+
+
+def _side_by_side(chains: list[Chain]) -> torch.Tensor | None:
+    """Verdicts one after the other, [all their values]; None without any. Few operations, whatever their number."""
+    if not chains:
+        return None
+    columns = [torch.cat(column) for column in zip(*(chain.cut() for chain in chains), strict=True)]
+    if chains[0].rope:
+        columns.append(torch.cat([step for chain in chains for step in chain.rope]))
+    rows = [(c if c.dtype is torch.int64 else c.to(torch.int64)).view(len(chains), -1) for c in columns]
+    return torch.cat(rows, 1).view(-1)
+
+
+def _give(chains: list[Chain], values: Values, start: int) -> None:
+    """Give each launch its part of the packed integers, from `start` on."""
+    for chain in chains:
+        parts = chain.parts()
+        end = start + len(chain.packet.requests) * sum(part.width for part in parts)
+        chain.packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
+        start = end
 
 
 _NO_PARTS: tuple[Part, ...] = ()

@@ -69,9 +69,27 @@ def of_chain(logits: Sequence[torch.Tensor], expected: torch.Tensor, draft_id_or
     probs = torch.softmax(flat, -1)
     wanted = draft_id_or_zero.take(expected.t().clamp(0, draft_id_or_zero.shape[0] - 1)).reshape(-1)
     places = _row_starts(flat.shape[0], flat.shape[1], flat.device) + wanted
-    return [flat.argmax(-1)], [
-        _better(flat, flat.take(places)), probs.amax(-1), flat.amax(-1), torch.linalg.vecdot(probs, flat),
+    most = flat.amax(-1)
+    return [_best(flat, most)], [
+        _better(flat, flat.take(places)), probs.amax(-1), most, torch.linalg.vecdot(probs, flat),
     ]  # fmt: skip
+
+
+def _best(flat: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+    """Where the greatest of each row is, the first of equals; `most` are their values.
+
+    On a CPU, where argmax is not vectorised, the same by operations that are: a quarter of the time.
+    """
+    if not flat.is_cpu or bool(most.isnan().any()):
+        return flat.argmax(-1)
+    width = flat.shape[1]
+    from_the_end = torch.eq(flat, most.unsqueeze(-1), out=torch.empty_like(flat)).mul_(_countdown(width))
+    return width - from_the_end.amax(-1).to(torch.int64)
+
+
+@lru_cache(maxsize=4)
+def _countdown(width: int) -> torch.Tensor:
+    return torch.arange(width, 0, -1, dtype=torch.float32)
 
 
 def _better(logits: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

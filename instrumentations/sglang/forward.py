@@ -5,113 +5,177 @@ With captured graphs Python sees only prefills here; `graphs.py` has what it see
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.patching import Target, replace_on
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.facts import fusion_layer
-from eagletrace.instrumentations.sglang.launch import first
-from eagletrace.instrumentations.sglang.session import ForwardFacts, Session
+from eagletrace.instrumentations.sglang.graph_state import never
+from eagletrace.instrumentations.sglang.launch import InRound, first
+from eagletrace.instrumentations.sglang.launch_state import Launch
+from eagletrace.instrumentations.sglang.session import UNSEEN, ForwardFacts, Session
 
 
-class RunnerForward(Hook):
+class RunnerForward(InRound):
     """`ModelRunner.forward(forward_batch, ...)`; the target's forwards pass untouched."""
 
-    def __init__(self, target: Target, session: Session) -> None:
-        super().__init__(target)
-        self.session = session
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """The target's forwards pass, and most draft steps are noted at once."""
+        session, hook = self.session, self
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Note the width before the draft runs: it may die of it."""
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            hook.calls += 1
+            if (hook.only is not None and hook.only is not args[0]) or not hook.on:
+                return original(*args, **kwargs)
+            launch, token = session.drafting, None
+            try:
+                if launch is None:
+                    token = hook.before(args, kwargs)
+                else:
+                    positions = (args[1] if len(args) > 1 else kwargs["forward_batch"]).positions
+                    if positions is not None:
+                        launch.rope_positions.append(positions.clone())  # counted up in place by the next step
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+                hook.swallow(error)
+            result = original(*args, **kwargs)
+            try:
+                if launch is None:
+                    hook.after(token or False, result, args, kwargs)
+                else:
+                    output = getattr(result, "logits_output", None)
+                    launch.step_logits.append((result[0] if output is None else output).next_token_logits)
+            except Exception as error:  # noqa: BLE001
+                hook.swallow(error)
+            return result
+
+        return observed
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | bool:
+        """Note the width before the draft runs: it may die of it. The launch in its draft steps, True in an extend."""
         session = self.session
-        if instance is not session.draft_runner or not session.phase or session.graphs.capturing():
+        phase = session.phase
+        if not phase or args[0] is not session.draft_runner:
             return False
-        forward_batch = args[0] if args else kwargs["forward_batch"]
-        if session.phase == "draft":
-            launch = session.launch
+        graphs = session.graphs
+        if graphs.capturing is not never and graphs.capturing():
+            return False
+        forward_batch = args[1] if len(args) > 1 else kwargs["forward_batch"]
+        if phase == "draft":
+            launch: Launch | None = session.launch
             if launch is None:
                 return False
-            if forward_batch.positions is not None:
-                launch.rope_positions.append(forward_batch.positions.clone())  # counted up in place by the next step
+            positions = forward_batch.positions
+            if positions is not None:
+                launch.rope_positions.append(positions.clone())  # counted up in place by the next step
             if launch.wants_hidden:
-                self._look("draft_in", getattr(forward_batch.spec_info, "hidden_states", None))
+                self._look(launch, "draft_in", getattr(forward_batch.spec_info, "hidden_states", None))
             if launch.tensors is not None:
                 launch.tensors.step(getattr(forward_batch.spec_info, "hidden_states", None))
-            return True
+            return launch
         if session.recording is not None:
             session.recording.extend(forward_batch)
         hidden = getattr(forward_batch.spec_info, "hidden_states", None)
-        width = hidden.shape[-1] if hidden is not None else None
+        width = hidden.size(-1) if hidden is not None else None
         session.forward = ForwardFacts(width, None if session.fc is None else False)
-        if not session.first_extend_seen and session.phase == "extend_prefill":
+        if not session.first_extend_seen and phase == "extend_prefill":
             expected = session.draft_facts.get("fc_in") if session.draft_facts.get("eagle3") else None
             session.recorder.fact("forward.draft_input_width", width, expected)
         return True
 
-    def after(self, token: bool, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: Launch | bool, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the logits: a reference, the engine made them for this forward."""
         if not token:
             return
-        session = self.session
-        output = getattr(result, "logits_output", None) or result[0]
-        launch = session.launch
-        if session.phase != "draft":
+        output = getattr(result, "logits_output", None)
+        if output is None:
+            output = result[0]
+        if token is True:
+            session = self.session
             session.extend_output = output
             if session.graphs.ran(result, output.next_token_logits) and session.forward.fc_applied is False:
-                session.forward.fc_applied = None  # the fusion layer's hooks are not called in a replay
-        elif launch is not None:
-            if launch.wants_hidden:
-                self._look("draft_out", output.hidden_states)
-            launch.add_step(output.next_token_logits)
-            if launch.tensors is not None:
-                launch.tensors.stepped(output.hidden_states, output.next_token_logits)
+                session.forward.fc_applied = None  # the fusion layer's hook is not called in a replay
+            return
+        if token.wants_hidden:
+            self._look(token, "draft_out", output.hidden_states)
+        token.add_step(output.next_token_logits)
+        if token.tensors is not None:
+            token.tensors.stepped(output.hidden_states, output.next_token_logits)
 
-    def _look(self, stage: str, hidden: Any) -> None:
+    @staticmethod
+    def _look(launch: Launch, stage: str, hidden: Any) -> None:
         """Statistics of the first draft step: its first branch of each request."""
-        launch = self.session.launch
-        if launch.wants_hidden and not launch.step_logits and not launch.too_large:
+        if not launch.step_logits and not launch.too_large:
             rows = [row * launch.topk for row in range(len(launch.reqs))]
             hidden_states.observe(launch, stage, hidden, rows, None)
 
 
+class Fusion(InRound):
+    """The draft's fusion layer `fc(states)`: whether it ran, and in the first extend on what."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        path = f"{type(session.draft_runner.model).__name__}:{name}"
+        super().__init__(Target("fc", path, False, "the fusion layer"), session)
+        self._undo: Callable[[], bool] | None = None
+
+    def watch(self, module: Any, *, on: bool) -> None:
+        """Stand in the module's `forward`, or cease to; where another tool has replaced it since, nothing is seen."""
+        self.on = on and self.enabled
+        if on and self._undo is None:
+            self._undo = replace_on(module, "forward", self.wrapper(module.forward, method=False))
+        elif not on and self._undo is not None and self._undo():
+            self._undo = None
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What it was given, before it dies of it."""
+        session = self.session
+        if session.first_extend_seen:
+            self.looks_before = False  # not in any later round
+        elif args:
+            self._facts().fc_shapes = [list(args[0].shape)]
+
+    def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """It ran."""
+        session = self.session
+        facts = session.forward
+        if facts is UNSEEN:
+            facts = self._facts()
+        facts.fc_applied, launch = True, session.launch
+        if session.recording is not None and session.phase != "draft" and not session.graphs.capturing():
+            session.recording.fused(first(result))
+        if session.first_extend_seen and (launch is None or not launch.wants_hidden):
+            return
+        if session.graphs.capturing():
+            return
+        out: Any = first(result)
+        facts.fc_shapes = [*(facts.fc_shapes or []), list(out.shape)]
+        if launch is not None and launch.wants_hidden and out.shape[0] == launch.packet.nodes * len(launch.reqs):
+            rows = [row * launch.packet.nodes for row in range(len(launch.reqs))]
+            hidden_states.observe(launch, "fc_in", args[0], rows, launch.slot_width)
+            hidden_states.observe(launch, "fc_out", out, rows, None)
+
+    def _facts(self) -> ForwardFacts:
+        session = self.session
+        if session.forward is UNSEEN:
+            session.forward = ForwardFacts()
+        return session.forward
+
+    def swallow(self, error: Exception) -> None:
+        """An event says so too."""
+        super().swallow(error)
+        self.session.recorder.event("hook_error", target="fc", error=repr(error))
+
+
 def watch_fusion(session: Session, *, on: bool = True) -> None:
-    """Observe the fusion layer of the draft through module hooks, or cease to."""
-    if not on:
-        for hook in session.fc_hooks:
-            hook.remove()
-        session.fc_hooks = []
-    if not on or session.fc_hooks:
-        return
-    found = fusion_layer(session.draft_runner.model)
-    if found is None:
-        return
-    session.fc = found[1]
+    """Observe the fusion layer of the draft, or cease to.
 
-    def before(module: Any, inputs: Any) -> None:
-        """What it was given, before it dies of it: in the first extend alone."""
-        try:
-            if not session.first_extend_seen:
-                session.forward.fc_shapes = [list(inputs[0].shape)]
-        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
-            session.recorder.event("hook_error", target="fc", error=repr(error))
-
-    def after(module: Any, inputs: Any, output: Any) -> None:
-        try:
-            session.forward.fc_applied = True
-            launch = session.launch
-            if session.recording is not None and session.phase != "draft" and not session.graphs.capturing():
-                session.recording.fused(first(output))
-            if session.first_extend_seen and (launch is None or not launch.wants_hidden):
-                return
-            if session.graphs.capturing():
-                return
-            out: Any = first(output)
-            session.forward.fc_shapes = [*(session.forward.fc_shapes or []), list(out.shape)]
-            if launch is not None and launch.wants_hidden and out.shape[0] == launch.packet.nodes * len(launch.reqs):
-                rows = [row * launch.packet.nodes for row in range(len(launch.reqs))]
-                hidden_states.observe(launch, "fc_in", inputs[0], rows, launch.slot_width)
-                hidden_states.observe(launch, "fc_out", out, rows, None)
-        except Exception as error:  # noqa: BLE001
-            session.recorder.event("hook_error", target="fc", error=repr(error))
-
-    session.fc_hooks = [session.fc.register_forward_pre_hook(before), session.fc.register_forward_hook(after)]
+    Its `forward` is replaced on the object: module hooks would send each of its calls by torch's slow way.
+    """
+    if session.fusion is None and on:
+        found = fusion_layer(session.draft_runner.model)
+        if found is None:
+            return
+        name, session.fc = found
+        session.fusion = Fusion(session, name)
+    if session.fusion is not None:
+        session.fusion.watch(session.fc, on=on)

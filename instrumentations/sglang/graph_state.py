@@ -17,7 +17,8 @@ CAPTURE_MODE = (
 )  # fmt: skip
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Where there is no GPU, no graph is captured."""
     return False
 
 
@@ -32,7 +33,7 @@ class GraphState:
     extend_logits: torch.Tensor | None = None  # of the last extend, if a graph owns them
     widths: set[tuple[int | None, int | None]] = field(default_factory=set[tuple[int | None, int | None]])
     taps: Taps | None = None
-    capturing: Callable[[], bool] = _never
+    capturing: Callable[[], bool] = never
 
     def ran(self, result: Any, logits: torch.Tensor) -> bool:
         """Whether an extend's forward ran from a captured graph, where no module's hooks are called.
@@ -62,8 +63,8 @@ class GraphState:
 def capture_probe() -> Callable[[], bool]:
     """Tells whether a graph is being captured or warmed up; without a GPU there are none, and it costs nothing."""
     if not torch.cuda.is_available():
-        return _never
+        return never
     modules = (sys.modules.get(name) for name in CAPTURE_MODE)
     found = (getattr(module, "get_is_capture_mode", None) for module in modules)
-    mode = next((f for f in found if f is not None), _never)
+    mode = next((f for f in found if f is not None), never)
     return lambda: torch.cuda.is_current_stream_capturing() or bool(mode())

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from eagletrace.instrumentations.patching import Target
+from eagletrace.instrumentations.patching import Target, replace_on
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
 from eagletrace.instrumentations.sglang.graph_state import capture_probe
@@ -167,29 +167,12 @@ def tap_steps(
         quietly(tap_result, result)
         return result
 
-    undos = [_replace(worker, "draft_forward", tapped_pass), _replace(runner, "forward", tapped_step)]
+    undos = [replace_on(worker, "draft_forward", tapped_pass), replace_on(runner, "forward", tapped_step)]
 
     def undo() -> None:
         taps.end()
         for one in undos:
             one()
-
-    return undo
-
-
-def _replace(owner: Any, name: str, function: Callable[..., Any]) -> Callable[[], None]:
-    """Set a method on one object; returns what brings back what was there."""
-    own = vars(owner)
-    before = own.get(name)
-    setattr(owner, name, function)
-
-    def undo() -> None:
-        if own.get(name) is not function:
-            return  # somebody else's by now
-        if before is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
 
     return undo
 
@@ -256,7 +239,7 @@ def fusion_row(session: Session) -> dict[str, Any] | None:
     return {
         "target": f"{type(session.draft_runner.model).__name__}:{name}",
         "status": "graph_hidden" if replays else "installed",
-        "errors": 0,
+        "errors": 0 if session.fusion is None else session.fusion.errors,
         "required": False,
         "detail": f"not called in {replays} extends that ran from a captured graph: fc_applied is NULL there"
         if replays else "module hooks of the draft's fusion layer",

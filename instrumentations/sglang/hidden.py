@@ -14,11 +14,6 @@ from eagletrace.record.device import stage
 from eagletrace.record.rounds import HiddenFacts
 
 
-def due(round_: int, every: int) -> bool:
-    """Whether a launch's hidden states are looked at: the first, and then one in `every`."""
-    return (round_ - 1) % every == 0
-
-
 def observe(
     launch: Launch, name: str, hidden: torch.Tensor | None, rows: Sequence[int], slot_width: int | None
 ) -> None:
@@ -43,7 +38,8 @@ def observe(
     )
     rms, bad, kurtosis = readers["rms"], readers["nan_count"], readers["kurtosis"]
     if rms is not None and bad is not None and kurtosis is not None:
-        launch.packet.hidden.append(HiddenFacts(name, slots, width // slots, rms, bad, kurtosis))
+        facts = HiddenFacts(name, slots, width // slots, rms, bad, kurtosis)
+        launch.packet.hidden = (*launch.packet.hidden, facts)
 
 
 def _rows(hidden: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from eagletrace.instrumentations.patching import Hook, Patch, Target, install, resolve
+from eagletrace.instrumentations.patching import Hook, Patch, RoundHook, Target, install, resolve
 from eagletrace.instrumentations.sglang import aborts, graphs, launch, load, older, results, updates, verdict
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
@@ -14,7 +14,7 @@ from eagletrace.instrumentations.sglang.signatures import of_callable
 from eagletrace.instrumentations.sglang.targets import TARGETS, EngineTarget
 from eagletrace.settings import LEVELS
 
-HOOKS: dict[str, Callable[[Target, Session], Hook]] = {
+HOOKS: dict[str, Callable[[Target, Session], Hook | RoundHook]] = {
     "scheduler.results": results.Results,
     "scheduler.result_copied": older.CarriedResult,
     "scheduler.abort": aborts.AbortRequest,
@@ -69,6 +69,8 @@ COUNTING = (
     "scheduler.results", "scheduler.abort", "scheduler.abort_output", "v1.generate", "v2.generate",
     "scheduler.result_copied",
 )  # fmt: skip
+# Of these, whose wrappers are others where counts are all that is wanted.
+BY_LEVEL = ("scheduler.results", "v1.generate", "v2.generate")
 # A chain's topology is known without looking.
 OF_TREES = ("v1.draft_forward", "v2.draft_forward")
 
@@ -94,6 +96,8 @@ class Hooks:
             elif stands and not wanted:
                 self.patches[target.name].undo()
                 self._standing.discard(target.name)
+            elif stands and target.name in BY_LEVEL:
+                self.patches[target.name].rewrap()
 
     def _install(self, target: EngineTarget) -> None:
         patch = self.patches.get(target.name)

@@ -6,17 +6,19 @@ read after an extend and in who keeps the tokens; everything else is the same he
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
+from time import time_ns
 from typing import Any, cast
 
 import torch
 
-from eagletrace.instrumentations.patching import Hook, Target
+from eagletrace.instrumentations.patching import Hook, RoundHook, Target, failed
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
-from eagletrace.instrumentations.sglang.launch_state import Launch, Prefill
-from eagletrace.instrumentations.sglang.session import Extend, ForwardFacts, Session
+from eagletrace.instrumentations.sglang.graph_state import never
+from eagletrace.instrumentations.sglang.launch_state import QUICK_BYTES, Launch, Prefill
+from eagletrace.instrumentations.sglang.session import NOTHING, UNSEEN, Extend, ForwardFacts, Session
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
@@ -39,7 +41,7 @@ def correct_drafts(result: Any, bs: int) -> list[int] | None:
     for name in CORRECT_DRAFTS:
         correct: Any = getattr(result, name, None)
         if correct is not None:
-            return [int(n) for n in correct] if len(correct) == bs else None
+            return list(correct) if len(correct) == bs else None
     return None
 
 
@@ -51,57 +53,100 @@ class SessionHook(Hook):
         self.session = session
 
 
-class Generate(SessionHook):
+class InRound(RoundHook):
+    """A hook of every round that knows the session."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, target: Target, session: Session) -> None:
+        super().__init__(target)
+        self.session = session
+
+
+class Generate(InRound):
     """`forward_batch_generation(batch, ...)` of either worker."""
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """Where only the counts of chains are wanted, a launch passes: the results have them."""
+        usual, session, hook = super().wrapper(original, method=method), self.session, self
+        if not session.counts_only:
+            return usual
+
+        def passing(*args: Any, **kwargs: Any) -> Any:
+            try:
+                passes = args[1].forward_mode is session.passes and session.counts_only
+            except (IndexError, AttributeError):
+                passes = False
+            if not passes:
+                return usual(*args, **kwargs)
+            hook.calls += 1
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                failed(hook, None, error, args[0])
+                raise
+
+        return passing
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
         """Open a launch or a prefill."""
         session = self.session
         session.launch = session.recording = None
         if not session.serving:
             return None
-        batch = args[0] if args else next(iter(kwargs.values()))
-        reqs = list(getattr(batch, "reqs", None) or ())
+        worker, batch = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
+        mode = batch.forward_mode
+        if mode is not session.decoding:
+            # another rank's extend (is_extend_in_batch) makes no prefill of this one
+            if mode.is_extend():
+                reqs = list(getattr(batch, "reqs", None) or ())
+                return self._prefill(batch, reqs) if reqs else None
+            session.decoding = mode if isinstance(mode, Enum) else None
+        if session.counts_only:
+            session.passes = session.decoding if session.decoding is not None and self.on else NOTHING
+            return None
+        reqs = getattr(batch, "reqs", None)
         if not reqs:
             return None
-        if batch.forward_mode.is_extend():  # another rank's extend (is_extend_in_batch) makes no prefill of this one
-            return self._prefill(batch, reqs)
-        if session.counts_only:
-            return None
-        session.launches += 1
-        launch = self._launch(reqs, int(getattr(instance, "topk", 1) or 1))
-        session.launch = launch
+        launch = session.launch = self._launch(reqs, getattr(worker, "topk", 1))
         if session.tensors is not None:
             session.recording = launch.tensors = session.tensors.launch(launch)
         return launch
 
-    def _launch(self, reqs: list[Any], topk: int) -> Launch:
+    def _launch(self, reqs: list[Any], topk: Any) -> Launch:
         session = self.session
-        batch = session.requests_of(reqs)
-        states, rounds = batch.states, list[int]()
-        for state in states:
-            state.request_round += 1
-            rounds.append(state.request_round)
-        carried = session.carried_of(states)
-        if isinstance(carried, Extend):
-            first, width, applied = carried.logits, *_known(carried.facts)
-            widths, fusions = [width] * len(states), [applied] * len(states)
+        session.launches = number = session.launches + 1
+        batch = session.batch
+        if reqs != batch.reqs:
+            batch = session.requests_of(reqs)
+        batch.launches += 1
+        last = session.last_extend
+        if last is not None and last.states is batch.states:
+            session.last_extend, first = None, last.logits
+            width, fused = last.facts.input_width, last.facts.fc_applied
+            if batch.width != width or batch.fused != fused:
+                batch.extended(last.facts)
+            widths, fusions = batch.widths, batch.fusions
         else:
-            first = _stacked(carried)
-            facts = [_known(None if c is None else c[0].facts) for c in carried]
-            widths, fusions = [w for w, _ in facts], [a for _, a in facts]
+            first, widths, fusions = _drafted_by(session.carried_of(batch.states), len(batch.states))
         packet = RoundPacket(
-            session.launches, time.time_ns(), states, rounds, 0, cached_tokens=batch.cached_tokens,
-            draft_input_widths=widths, fc_applied=fusions,
+            number, time_ns(), batch.states, batch.rounds, 0, None, (), False, None, None, widths, fusions,
+            None, None, None, batch.cached_tokens, (), [], batch.launches,
         )  # fmt: skip
+        launch = Launch(packet, batch.reqs, first, topk=int(topk or 1))
         settings = session.recorder.settings
-        return Launch(
-            packet, batch.reqs, first, topk=topk, slot_width=session.draft_facts.get("target_hidden_size"),
-            wants_hidden=settings.level != "contract" and hidden_states.due(session.launches, settings.hidden_every),
-        )  # fmt: skip
+        # The first launch and then one in `hidden_every`.
+        if (number - 1) % settings.hidden_every == 0 and settings.level != "contract":
+            launch.wants_hidden, launch.slot_width = True, session.draft_facts.get("target_hidden_size")
+        elif first is not None and session.tensors is None and settings.level != "contract":
+            if batch.small is None:
+                batch.small = first.nbytes <= QUICK_BYTES and launch.topk == 1
+            launch.quick = batch.small
+        return launch
 
     def _prefill(self, batch: Any, reqs: list[Any]) -> Prefill:
         session = self.session
+        session.settle()
         states: list[RequestState] = []
         for req in reqs:
             state = session.request(req)
@@ -117,23 +162,27 @@ class Generate(SessionHook):
             session.recorder.request(state)
         if session.tensors is not None:
             session.recording = session.tensors.prefill(batch, reqs, states)
-        return Prefill(time.time_ns(), reqs, states, getattr(batch, "extend_num_tokens", None))
+        return Prefill(time_ns(), reqs, states, getattr(batch, "extend_num_tokens", None))
 
-    def after(self, token: Launch | Prefill | None, result: Any, instance: Any, args: Any, kwargs: Any) -> None:
+    def after(self, token: Launch | Prefill | None, result: Any, args: Any, kwargs: Any) -> None:
         """Leave the launch with the result; the results' hook closes it."""
-        session, recording = self.session, self.session.recording
-        session.launch, session.phase, session.recording = None, "", None
-        if isinstance(token, Prefill):
-            if recording is not None:
-                recording.close()
-            session.recorder.phase(
-                "prefill", token.start_ns, time.time_ns(), token.states,
-                {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
-            )  # fmt: skip
-        elif token is not None:
+        session = self.session
+        recording = session.recording
+        session.launch = session.recording = None
+        session.phase = ""
+        if token is None:
+            return
+        if isinstance(token, Launch):
             token.release()
             if token.packet.phases:
                 result._eagletrace = token
+            return
+        if recording is not None:
+            recording.close()
+        session.recorder.phase(
+            "prefill", token.start_ns, time_ns(), token.states,
+            {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
+        )  # fmt: skip
 
     def failed(self, token: Launch | Prefill | None, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""
@@ -143,23 +192,23 @@ class Generate(SessionHook):
         self.session.crashed("forward_batch_generation", error, phase or "launch")
 
 
-class Phase(SessionHook):
+class Phase(InRound):
     """A named phase of a launch: its time, and what the subclass reads."""
 
     phase = ""
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Enter the phase."""
         self.session.phase = self.phase
-        return time.time_ns()
+        return time_ns()
 
-    def after(self, token: int, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Leave the phase."""
-        session = self.session
-        if session.launch is not None:
-            session.launch.packet.phases.append((self.phase, token, time.time_ns()))
-            self.read(session.launch, result, args, kwargs)
-        session.phase = ""
+        end, session = time_ns(), self.session
+        session.phase, launch = "", session.launch
+        if launch is not None:
+            launch.packet.phases.append((self.phase, token, end))
+            self.read(launch, result, args, kwargs)
 
     def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read what this phase leaves in the launch."""
@@ -170,20 +219,35 @@ class Draft(Phase):
 
     phase = "draft"
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """What the last extend left for this draft."""
-        launch = self.session.launch
-        if launch is not None and launch.tensors is not None:
-            batch = args[0] if args else next(iter(kwargs.values()))
-            launch.tensors.begin(getattr(batch.spec_info, "hidden_states", None), launch.first)
-        self.session.phase = self.phase
-        return time.time_ns()
+        session = self.session
+        session.phase, launch = "draft", session.launch
+        if launch is not None:
+            capturing = session.graphs.capturing
+            if launch.quick and (capturing is never or not capturing()):
+                session.drafting = launch
+            elif launch.tensors is not None:
+                batch = args[1] if len(args) > 1 else next(iter(kwargs.values()))
+                launch.tensors.begin(getattr(batch.spec_info, "hidden_states", None), launch.first)
+        return time_ns()
 
-    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Positions of the tree: sequence length plus depth, [bs * D]."""
-        verify_input: Any = first(result)
+        end, session = time_ns(), self.session
+        session.phase, session.drafting, launch = "", None, session.launch
+        if launch is None:
+            return
+        launch.packet.phases.append(("draft", token, end))
+        verify_input: Any = cast("tuple[Any, ...]", result)[0] if isinstance(result, tuple) else result
         launch.positions = verify_input.positions
-        launch.topk = int(getattr(verify_input, "topk", launch.topk) or launch.topk)
+        topk = getattr(verify_input, "topk", None)
+        if topk and topk != launch.topk:
+            launch.topk = int(topk)
+
+    def failed(self, token: Any, error: BaseException, instance: Any) -> None:
+        """No step follows."""
+        self.session.drafting = None
 
 
 class DraftForward(SessionHook):
@@ -201,16 +265,24 @@ class Verify(Phase):
 
     phase = "verify"
 
-    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Width of the target's hidden state; whether a graph ran."""
-        v1 = isinstance(result, tuple)
-        output: Any = first(result) if v1 else result.logits_output
+        end, session = time_ns(), self.session
+        session.phase, launch = "", session.launch
+        if launch is None:
+            return
+        packet = launch.packet
+        packet.phases.append(("verify", token, end))
+        if isinstance(result, tuple):
+            parts = cast("tuple[Any, ...]", result)
+            output, graph = parts[0], parts[-1]
+        else:
+            output, graph = result.logits_output, getattr(result, "can_run_cuda_graph", None)
         hidden = getattr(output, "hidden_states", None)
-        launch.packet.target_hidden_width = hidden.shape[-1] if hidden is not None else None
+        packet.target_hidden_width = hidden.size(-1) if hidden is not None else None
+        packet.graph = None if graph is None else bool(graph)
         if launch.wants_hidden:
             hidden_states.observe(launch, "target_aux", hidden, self._root_rows(launch, result), launch.slot_width)
-        graph: Any = values(result)[-1] if v1 else getattr(result, "can_run_cuda_graph", None)
-        launch.packet.graph = None if graph is None else bool(graph)
 
     @staticmethod
     def _root_rows(launch: Launch, result: Any) -> list[int]:
@@ -270,64 +342,65 @@ class ExtendDecodeV2(Phase):
 
     phase = "extend_decode"
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Forget the last extend."""
-        self.session.extend_output = None
-        self.session.forward = ForwardFacts()
-        return super().before(instance, args, kwargs)
-
-    def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Carry each request's logits to its next round."""
         session = self.session
-        if session.extend_output is not None:
-            session.last_extend = carried(session, launch.reqs, session.extend_output.next_token_logits)
+        session.phase, session.extend_output, session.forward = "extend_decode", None, UNSEEN
+        return time_ns()
+
+    def after(self, token: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Carry each request's logits to its next round."""
+        end, session = time_ns(), self.session
+        session.phase, launch = "", session.launch
+        if launch is None:
+            return
+        launch.packet.phases.append(("extend_decode", token, end))
+        extended, session.extend_output = session.extend_output, None
+        if extended is not None:
+            session.last_extend = carried(session, launch.reqs, extended.next_token_logits)
         else:
-            output = args[1].logits_output if len(args) > 1 else None
+            output = args[2].logits_output if len(args) > 2 else None
             hidden = getattr(output, "hidden_states", None)
             session.forward = ForwardFacts(hidden.shape[-1] if hidden is not None else None, None)
             session.last_extend = carried(session, launch.reqs, None)
-        session.extend_output = None
 
 
 class ExtendDecodeV1(Phase):
     """`forward_draft_extend_after_decode(batch)`: only requests that go on."""
 
     phase = "extend_decode"
-
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Requests that go on, in the order of the draft's rows."""
-        session = self.session
-        session.extend_output = None
-        session.forward = ForwardFacts()
-        return super().before(instance, args, kwargs)
+    before = ExtendDecodeV2.before
 
     def read(self, launch: Launch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Carry the logits that the extend left."""
         session = self.session
         unfinished = [req for req in launch.reqs if not req.finished()]
-        output = session.extend_output
-        session.last_extend = carried(session, unfinished, output.next_token_logits if output is not None else None)
-        session.extend_output = None
+        extended, session.extend_output = session.extend_output, None
+        session.last_extend = carried(session, unfinished, extended.next_token_logits if extended is not None else None)
 
 
 def carried(session: Session, reqs: Sequence[Any], logits: torch.Tensor | None) -> Extend | None:
     """An extend of the draft: row r of its logits [requests, Vd] drafts the next depth 1 of request r."""
-    if getattr(session.server_args, "disaggregation_mode", None) == "prefill":
+    if session.hands_over:
         return None  # the first round is another server's
-    logits = session.graphs.owned(logits)
-    if logits is not None and logits.shape[0] != len(reqs):
+    if session.graphs.extend_logits is not None:
+        logits = session.graphs.owned(logits)
+    if logits is not None and logits.size(0) != len(reqs):
         logits = None
     same = session.batch
     states = same.states if reqs is same.reqs else [session.request(req) for req in reqs]
     return Extend(states, logits, session.forward, session.launches)
 
 
-def _known(facts: ForwardFacts | None) -> tuple[int, int]:
-    """Width and whether the fusion layer ran, -1 where it was not seen."""
-    if facts is None:
-        return -1, -1
-    width, applied = facts.input_width, facts.fc_applied
-    return -1 if width is None else width, -1 if applied is None else int(applied)
+def _drafted_by(
+    carried: Extend | list[tuple[Extend, int] | None], bs: int
+) -> tuple[torch.Tensor | None, Sequence[int], Sequence[int]]:
+    """Of where the depth 1 of a launch was drafted: logits [bs, Vd], and for each request width and fusion layer."""
+    if isinstance(carried, Extend):
+        width, fused = carried.facts.known()
+        return carried.logits, [width] * bs, [fused] * bs
+    facts = [(-1, -1) if c is None else c[0].facts.known() for c in carried]
+    return _stacked(carried), [w for w, _ in facts], [f for _, f in facts]
 
 
 def _stacked(carried: Sequence[tuple[Extend, int] | None]) -> torch.Tensor | None:

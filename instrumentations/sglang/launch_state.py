@@ -5,7 +5,7 @@ Shapes: bs requests, D nodes of the verify tree, K branches, Vd draft vocabulary
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,26 +14,45 @@ from eagletrace.instrumentations.sglang.distributions import Topology
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
+NONE: list[torch.Tensor] = []  # of a launch that was let go
+NO_FLAGS: list[bool] = []  # of one whose result is not processed yet
+NO_LENGTHS: list[int] = []
 STEP_BYTES = 1 << 30  # logits of the draft steps kept until the verdict; the engine has planned its memory without us
 
 
-@dataclass(slots=True)
+QUICK_BYTES = 2 << 20  # of depth 1's logits: with MAX_STEPS more of them they are within all bounds
+MAX_STEPS = 8
+
+
 class Launch:
     """A verify launch in progress."""
 
-    packet: RoundPacket
-    reqs: list[Any]
-    first: torch.Tensor | None = None  # [bs, Vd], the logits that drafted depth 1
-    positions: torch.Tensor | None = None  # [bs * D], of the verify tree
-    topology: Topology | None = None
-    step_logits: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [bs * K, Vd] each
-    rope_positions: list[torch.Tensor] = field(default_factory=list[torch.Tensor])  # [bs * K] each
-    topk: int = 1
-    wants_hidden: bool = False
-    slot_width: int | None = None  # hidden size of the target
-    borrowed: bool = False  # the logits are in a graph's memory, which the next replay uses again
-    tensors: Any = None  # the LaunchTensors of a launch with requests whose hidden states are stored
-    too_large: bool = False  # the steps' logits were more than STEP_BYTES: their facts stay NULL
+    # Made in every round: by hand, a dataclass with as many defaults takes three times as long.
+    __slots__ = (
+        "borrowed", "first", "goes_on", "lengths", "packet", "positions", "quick", "reqs", "rope_positions",
+        "slot_width", "step_logits", "tensors", "too_large", "topk", "topology", "wants_hidden",
+    )  # fmt: skip
+
+    def __init__(
+        self, packet: RoundPacket, reqs: list[Any], first: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None, topk: int = 1,
+    ) -> None:  # fmt: skip
+        self.packet, self.reqs = packet, reqs
+        self.first = first  # [bs, Vd], the logits that drafted depth 1
+        self.positions = positions  # [bs * D], of the verify tree
+        self.topk = topk
+        self.topology: Topology | None = None
+        self.step_logits: list[torch.Tensor] = []  # [bs * K, Vd] each
+        self.rope_positions: list[torch.Tensor] = []  # [bs * K] each
+        self.wants_hidden = False
+        self.slot_width: int | None = None  # hidden size of the target
+        self.borrowed = False  # the logits are in a graph's memory, which the next replay uses again
+        self.tensors: Any = None  # the LaunchTensors of a launch with requests whose hidden states are stored
+        # Its draft steps are noted without a closer look: they are small, and nothing else is asked.
+        self.quick = False
+        self.too_large = False  # the steps' logits were more than STEP_BYTES: their facts stay NULL
+        self.goes_on: list[bool] = NO_FLAGS  # of requests, where the result is processed
+        self.lengths: list[int] = NO_LENGTHS  # of their outputs, before
 
     def add_step(self, logits: torch.Tensor) -> None:
         """Keep the logits of a draft step until the verdict, unless they are too many."""
@@ -45,8 +64,7 @@ class Launch:
 
     def release(self) -> None:
         """Let go of the device's tensors: results are processed an iteration later."""
-        self.step_logits.clear()
-        self.rope_positions.clear()
+        self.step_logits = self.rope_positions = NONE
         self.positions = self.topology = self.first = None
 
 

@@ -22,7 +22,7 @@ class SamplingKernel(Sample):
     it drew is in `predicts`, what the target would choose the likeliest token of `target_probs` [bs, D, V].
     """
 
-    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stage the facts that `eagle_sample` gives in newer releases."""
         verify_input = SimpleNamespace(
             draft_token=kwargs["candidates"], retrieve_next_token=kwargs["retrive_next_token"],
@@ -31,7 +31,7 @@ class SamplingKernel(Sample):
         output = SimpleNamespace(next_token_logits=kwargs["target_probs"].flatten(0, 1))
         predicts = kwargs["predicts"][: kwargs["candidates"].numel()]  # it has an element more
         sampled = predicts, None, kwargs["accept_index"]
-        super().after(token, sampled, None, (verify_input, None, output), {})
+        super().after(token, sampled, (verify_input, None, output), {})
 
 
 class CarriedResult(SessionHook):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
-from eagletrace.instrumentations.sglang.launch import SessionHook, correct_drafts
+from eagletrace.instrumentations.patching import failed
+from eagletrace.instrumentations.sglang.launch import CORRECT_DRAFTS, InRound, SessionHook, correct_drafts
 from eagletrace.instrumentations.sglang.launch_state import Launch
-from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.session import Batch, Session
 from eagletrace.record.requests import RequestState
 
 
@@ -15,6 +17,16 @@ def kept(req: Any) -> int:
     """Output tokens of a request up to its stop."""
     total, cut = len(req.output_ids), getattr(req, "finished_len", None)
     return total if cut is None else min(total, int(cut))
+
+
+def gone(req: Any) -> bool:
+    """Whether a request has finished."""
+    return req.finished_reason is not None
+
+
+def retracted(req: Any) -> bool:
+    """Whether a request gave up its place, and what runs for it is thrown away."""
+    return bool(getattr(req, "is_retracted", False))
 
 
 def close(session: Session, req: Any, state: RequestState, reason: str | None) -> None:
@@ -51,59 +63,147 @@ class VerifyTokens(SessionHook):
         launch.packet.counted = [True] * len(token)
 
 
-class Results(SessionHook):
+class Results(InRound):
     """`Scheduler.process_batch_result(batch, result)`."""
 
-    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """Where only the counts of chains are wanted: of requests that all go on they are taken in one step."""
+        usual, session, hook = super().wrapper(original, method=method), self.session, self
+        if not session.counts_only:
+            return usual
+
+        recorder, steps = session.recorder, session.chain_steps
+
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            batch = session.batch
+            try:
+                known = batch.counted and args[1].reqs == batch.reqs and len(args) == 3 and not kwargs
+            except (IndexError, AttributeError):
+                known = False
+            if not known:
+                return usual(*args, **kwargs)
+            hook.calls += 1
+            try:
+                done = original(*args)
+            except BaseException as error:
+                failed(hook, None, error, args[0])
+                raise
+            try:
+                for req in batch.reqs:
+                    if req.finished_reason is not None or req.is_retracted:
+                        break
+                else:
+                    # The newest name of `CORRECT_DRAFTS`; without it `after` knows what to do.
+                    correct = args[2].num_correct_drafts_per_req_cpu
+                    if correct is not None:
+                        recorder.counts(batch.states, correct, batch.counted, steps)
+                        return done
+            except AttributeError:
+                pass
+            try:
+                hook.after(batch, done, args, kwargs)
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+                hook.swallow(error)
+            return done
+
+        return counting
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Batch | list[Any]:
         """Output lengths before, and which requests had already gone."""
-        result = args[1] if len(args) > 1 else kwargs["result"]
-        launch: Launch | None = getattr(result, "_eagletrace", None)
-        if launch is not None:
-            reqs = launch.reqs
-        else:
-            batch = args[0] if args else kwargs["batch"]
-            reqs = list(batch.reqs or ())
-        goes_on = [req.finished_reason is None and not getattr(req, "is_retracted", False) for req in reqs]
-        if launch is None:
-            return None, result, reqs, goes_on, None
-        return launch, result, reqs, goes_on, [len(req.output_ids) for req in reqs]
-
-    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Close the launch; write requests that finished."""
-        launch, batch_result, reqs, goes_on, lengths = token
         session = self.session
-        if not session.serving:
-            return
-        if launch is not None:
-            self._close(launch, batch_result, goes_on, lengths)
-        elif session.counts_only:
-            self._count(batch_result, reqs, goes_on)
-        finished = [req for req in reqs if req.finished_reason is not None]
-        for req in finished:
-            self._finish(req, launch is None)
-        if finished:
-            session.deferred.compute()  # no further launch may follow
+        batch = args[1] if len(args) > 1 else kwargs["batch"]
+        if session.counts_only:
+            return self._chains(batch)
+        launch: Launch | None = getattr(args[2] if len(args) > 2 else kwargs["result"], "_eagletrace", None)
+        if launch is None:
+            return list(batch.reqs or ())
+        goes_on: list[bool] = []
+        lengths: list[int] = []
+        launch.goes_on, launch.lengths = goes_on, lengths
+        for req in launch.reqs:
+            goes_on.append(req.finished_reason is None and not getattr(req, "is_retracted", False))
+            lengths.append(len(req.output_ids))
+        return launch
 
-    def _close(self, launch: Launch, result: Any, goes_on: list[bool], lengths: list[int]) -> None:
-        packet = launch.packet
+    def after(
+        self, token: Launch | Batch | list[Any] | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Close the launch; write requests that finished."""
+        session = self.session
+        if token is None or not session.serving:
+            return
+        finished = False
+        if type(token) is Launch:
+            packet, finished = token.packet, self._closed(token, args[2] if len(args) > 2 else kwargs["result"])
+            session.recorder.launch(packet)
+        elif type(token) is Batch:
+            finished = self._count(token, args[2] if len(args) > 2 else kwargs["result"])
+        if finished or isinstance(token, list):
+            self._finished(token if isinstance(token, list) else token.reqs, isinstance(token, list))
+
+    def _finished(self, reqs: list[Any], in_prefill: bool) -> None:
+        found = [req for req in reqs if gone(req)]
+        for req in found:
+            self._finish(req, in_prefill)
+        if found:
+            self.session.deferred.compute()  # no further launch may follow
+
+    def _closed(self, launch: Launch, result: Any) -> bool:
+        """Complete a launch's packet; whether a request has finished."""
+        packet, reqs = launch.packet, launch.reqs
+        committed: list[int] = []
+        finished = False
+        for req, before, on in zip(reqs, launch.lengths, launch.goes_on, strict=True):
+            if req.finished_reason is None:
+                committed.append(len(req.output_ids) - before if on else 0)
+            else:
+                committed.append(kept(req) - before if on else 0)
+                finished = True
         if packet.committed is None:
-            before = zip(launch.reqs, lengths, goes_on, strict=True)
-            packet.committed = [kept(req) - n if on else 0 for req, n, on in before]
-            packet.counted = goes_on
-        packet.engine_accepted = correct_drafts(result, len(launch.reqs))
+            packet.committed, packet.counted = committed, launch.goes_on
+        correct: Any = getattr(result, CORRECT_DRAFTS[0], None)
+        if correct is None or len(correct) != len(reqs):
+            correct = correct_drafts(result, len(reqs))
+        packet.engine_accepted = correct
         if launch.tensors is not None:
             if packet.graph and self.session.aux_layers is not None:
                 self.session.aux_layers.hidden += 1
-            kept_now = zip(launch.reqs, packet.committed, strict=True)
+            kept_now = zip(reqs, packet.committed, strict=True)
             launch.tensors.close([len(req.origin_input_ids) + kept(req) - n - 1 for req, n in kept_now])
-        self.session.recorder.launch(packet)
+        return finished
 
-    def _count(self, result: Any, reqs: list[Any], goes_on: list[bool]) -> None:
-        """A chain at level `contract`: the verdict's lengths, which the engine has copied to the host by now."""
-        correct = correct_drafts(result, len(reqs))
-        if correct is not None:
-            session = self.session
-            session.recorder.counts(session.requests_of(reqs).states, correct, goes_on, session.chain_steps)
+    def _chains(self, batch: Any) -> Batch | list[Any]:
+        """Level `contract`: the batch of a launch of chains, with which of its requests had already gone; of a prefill
+        its requests.
+
+        A request that runs finishes where its results are processed (in the first worker before, and there every result
+        counts): what the batch of the launch before came to holds for the same batch again.
+        """
+        session, reqs, mode = self.session, batch.reqs, batch.forward_mode
+        if mode is not session.decoding and mode.is_extend():
+            return list(reqs or ())
+        known = session.batch
+        if reqs != known.reqs:
+            known = session.requests_of(list(reqs or ()))
+            known.counted = [session.cuts_in_verify or not (gone(req) or retracted(req)) for req in known.reqs]
+        return known
+
+    def _count(self, batch: Batch, result: Any) -> bool:
+        """The verdict's lengths, which the engine has copied to the host by now. Whether a request has finished."""
+        session = self.session
+        finished = any(gone(req) for req in batch.reqs)
+        correct = correct_drafts(result, len(batch.states))
+        if correct is None:
+            return finished
+        for req in batch.reqs:
+            if req.finished_reason is not None or getattr(req, "is_retracted", False):
+                counted = [on and not retracted(req) for req, on in zip(batch.reqs, batch.counted, strict=True)]
+                batch.counted = [on and not gone(req) for req, on in zip(batch.reqs, batch.counted, strict=True)]
+                break
+        else:
+            counted = batch.counted
+        session.recorder.counts(batch.states, correct, counted, session.chain_steps)
+        return finished
 
     def _finish(self, req: Any, in_prefill: bool) -> None:
         session = self.session
@@ -117,6 +217,6 @@ class Results(SessionHook):
 
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""
-        if token is not None and token[0] is not None:
-            self.session.recorder.launch(token[0].packet)
+        if isinstance(token, Launch):
+            self.session.recorder.launch(token.packet)
         self.session.crashed("process_batch_result", error, "results")

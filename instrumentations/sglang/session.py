@@ -33,6 +33,11 @@ class ForwardFacts:
     fc_applied: bool | None = None
     fc_shapes: list[list[int]] | None = None
 
+    def known(self) -> tuple[int, int]:
+        """Width and whether the fusion layer ran, -1 where it was not seen."""
+        width, applied = self.input_width, self.fc_applied
+        return -1 if width is None else width, -1 if applied is None else int(applied)
+
 
 @dataclass(slots=True)
 class Extend:
@@ -44,26 +49,67 @@ class Extend:
     launch: int = 0
 
 
+NOTHING = object()  # not a forward mode
+UNSEEN = ForwardFacts()  # of an extend that no hook has seen yet
+
+
 @dataclass(slots=True)
 class Batch:
-    """The requests of the last launch: most launches have those of the launch before."""
+    """The requests of the last launch: most launches have those of the launch before. Lists are shared by launches."""
 
     reqs: list[Any]
     states: list[RequestState]
     cached_tokens: list[int]
+    rounds: list[int] = field(default_factory=list[int])  # of each request, before these launches
+    launches: int = 0
+    width: int | None = None  # of the last extend, and whether its fusion layer ran
+    fused: bool | None = None
+    widths: list[int] = field(default_factory=list[int])  # the same for each request; -1 where it was not seen
+    fusions: list[int] = field(default_factory=list[int])
+    counted: list[bool] = field(default_factory=list[bool])  # of requests: whether the next result is theirs
+    small: bool | None = None  # whether a step's logits are, and the tree is a chain
+
+    def extended(self, facts: ForwardFacts) -> None:
+        """The requests' last extend was one and the same."""
+        self.width, self.fused = facts.input_width, facts.fc_applied
+        width, fused = facts.known()
+        self.widths, self.fusions = [width] * len(self.states), [fused] * len(self.states)
 
 
-@dataclass
+@dataclass(slots=True)
 class Session:
     """State of one traced scheduler process."""
 
     recorder: Recorder
     engine_version: str
     server_args: Any = None
-    target_runner: Any = None
-    draft_runner: Any = None
-    worker: Any = None
+    # what every round reads, close together
     serving: bool = False
+    counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
+    decoding: Any = None  # the forward mode of the last launch
+    passes: Any = NOTHING  # the forward mode of batches that pass, where only their results are wanted
+    launches: int = 0
+    launch: Any = None
+    drafting: Any = None  # the launch in its draft steps, if they are noted without a closer look
+    phase: str = ""
+    batch: Batch = field(default_factory=lambda: Batch([], [], []))
+    last_extend: Extend | None = None  # of the launch before
+    forward: ForwardFacts = field(default_factory=lambda: UNSEEN)
+    extend_output: Any = None
+    draft_runner: Any = None
+    first_extend_seen: bool = False
+    deferred: Deferred = field(default_factory=Deferred)
+    graphs: GraphState = field(default_factory=GraphState)
+    recording: Any = None  # PrefillTensors or LaunchTensors of the batch that runs; None if none of it is stored
+    tensors: Any = None  # level `tensors`: TensorRecording; None at other levels
+    fc: Any = None
+    draft_id_or_zero: torch.Tensor | None = None  # [V], 0 where the draft has no such token
+    softmax_chains: bool = False  # whether the engine computes probabilities for chains (softmax: to 0.5.11)
+    chain_steps: int = 0  # drafts of a round where all rounds are chains of one length, else 0
+    cuts_in_verify: bool = False  # the first worker, which finishes requests in its verify
+    # models
+    target_runner: Any = None
+    worker: Any = None
     keys: list[KeyRecord] = field(default_factory=list[KeyRecord])
     params: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     from_file: dict[str, str | None] = field(default_factory=dict[str, str | None])
@@ -76,36 +122,23 @@ class Session:
     requested_layers: list[int] | None = None
     counts: dict[str, int] = field(default_factory=dict[str, int])
     undo: list[Any] = field(default_factory=list[Any])
-    # vocabulary map as served, on the draft's device
+    # vocabulary map as served, on the draft's device (with `draft_id_or_zero`)
     hot_token_id: torch.Tensor | None = None  # [Vd]
-    draft_id_or_zero: torch.Tensor | None = None  # [V], 0 where the draft has no such token
-    # requests and launches
+    # requests
     requests: dict[str, RequestState] = field(default_factory=dict[str, RequestState])
     next_seq: int = 0
-    launches: int = 0
-    launch: Any = None
-    phase: str = ""
-    forward: ForwardFacts = field(default_factory=ForwardFacts)
-    first_extend_seen: bool = False
-    batch: Batch = field(default_factory=lambda: Batch([], [], []))
-    deferred: Deferred = field(default_factory=Deferred)
-    last_extend: Extend | None = None  # of the launch before
     carried: OrderedDict[int, tuple[Extend, int]] = field(default_factory=OrderedDict[int, tuple[Extend, int]])
     done: deque[str] = field(default_factory=deque[str])
-    fc: Any = None
-    fc_hooks: list[Any] = field(default_factory=list[Any])
-    extend_output: Any = None
-    graphs: GraphState = field(default_factory=GraphState)
-    softmax_chains: bool = False  # whether the engine computes probabilities for chains (softmax: to 0.5.11)
+    fusion: Any = None  # the hook on the draft's fusion layer
     dead: bool = False
-    chain_steps: int = 0  # drafts of a round where all rounds are chains of one length, else 0
-    counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
     warmup_ids: list[list[int]] = field(default_factory=list[list[int]])
     # level `tensors`
-    tensors: Any = None  # TensorRecording; None at other levels
-    recording: Any = None  # PrefillTensors or LaunchTensors of the batch that runs; None if none of it is stored
     aux_layers: Any = None  # AuxLayers, with EAGLETRACE_AUX_LAYERS
     values_written: bool = False  # of parameters
+    hands_over: bool = field(init=False)  # a server of prefills, whose first rounds are another's
+
+    def __post_init__(self) -> None:
+        self.hands_over = getattr(self.server_args, "disaggregation_mode", None) == "prefill"
 
     def count(self, what: str) -> int:
         """Count a call; returns how many there were."""
@@ -125,20 +158,28 @@ class Session:
     def requests_of(self, reqs: list[Any]) -> Batch:
         """The states of a batch's requests."""
         if reqs != self.batch.reqs:
+            self.settle()
             states = [self.request(req) for req in reqs]
             for state, req in zip(states, reqs, strict=True):
                 if state.interrupted:
                     state.interrupted = False
                     state.request_round = max(state.request_round, int(getattr(req, "spec_verify_ct", 0) or 0))
             cached = [-1 if s.cached_tokens is None else s.cached_tokens for s in states]
-            self.batch = Batch(reqs, states, cached)
+            self.batch = batch = Batch(list(reqs), states, cached, [s.request_round for s in states])
+            batch.extended(UNSEEN)
         return self.batch
+
+    def settle(self) -> None:
+        """Count the launches of the last batch for its requests; the next launch has another batch."""
+        batch, self.batch = self.batch, Batch([], [], [])
+        for state, before in zip(batch.states, batch.rounds, strict=True):
+            state.request_round = before + batch.launches
 
     def carried_of(self, states: list[RequestState]) -> Extend | list[tuple[Extend, int] | None]:
         """Where the depth 1 of some requests was drafted: in one extend, row for row, or here and there."""
         last, self.last_extend = self.last_extend, None
         if last is not None:
-            if last.states == states:
+            if last.states is states or last.states == states:
                 return last
             self.keep(last)
         return [self.carried.pop(state.seq, None) for state in states]
@@ -157,12 +198,13 @@ class Session:
     def forget_launches(self) -> None:
         """Recording was interrupted: what the last launch left says nothing about the next one."""
         self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
+        self.passes, self.drafting = NOTHING, None
         self.recording = None
         if self.tensors is not None:
             self.tensors.interrupt()
         self.deferred.compute()
         self.carried.clear()
-        self.batch = Batch([], [], [])
+        self.settle()
         for state in list(self.requests.values()):
             state.interrupted = True
 

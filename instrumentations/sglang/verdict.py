@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from eagletrace.instrumentations.sglang.deferred import Deferred
+from eagletrace.instrumentations.sglang.deferred import Chain, Deferred, of_a_chain
 from eagletrace.instrumentations.sglang.distributions import Facts, Topology, of_tree
-from eagletrace.instrumentations.sglang.launch import SessionHook
-from eagletrace.instrumentations.sglang.launch_state import Launch
+from eagletrace.instrumentations.sglang.launch import InRound
+from eagletrace.instrumentations.sglang.launch_state import MAX_STEPS, Launch
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.record.device import pack
 from eagletrace.record.rounds import DRAFT_FLOATS, Part
@@ -21,33 +21,59 @@ NO_LINKS: Sequence[torch.Tensor | None] = (None, None)  # a chain's are known
 PART_BYTES = 128 << 20  # logits turned into facts at a time
 
 
-class Greedy(SessionHook):
+class Greedy(InRound):
     """`verify_tree_greedy_func(...)`, called with keywords (spelled retrive_* to 0.5.10)."""
 
-    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stage drafts, targets, tree and path."""
-        launch = self.session.launch
+        session = self.session
+        launch = session.launch
         if launch is None:
             return
-        links = NO_LINKS
-        if launch.topk > 1:
-            links = [kwargs.get(f"retrieve_{n}", kwargs.get(f"retrive_{n}")) for n in ("next_token", "next_sibling")]
-        observe(self.session, launch, kwargs["candidates"], kwargs["target_predict"], links,
-                kwargs["accept_index"] if result is None else result[1])  # in place in kernels, to 0.5.4
+        if launch.quick and session.deferred.trusted and _quickly(session, launch, result, kwargs):
+            return
+        links = NO_LINKS if launch.topk == 1 else [
+            kwargs.get(f"retrieve_{n}", kwargs.get(f"retrive_{n}")) for n in ("next_token", "next_sibling")
+        ]  # fmt: skip
+        observe(
+            session,
+            launch,
+            kwargs["candidates"],
+            kwargs["target_predict"],
+            links,
+            kwargs["accept_index"] if result is None else result[1],
+        )  # in place in kernels, to 0.5.4
 
 
-class Sample(SessionHook):
+def _quickly(session: Session, launch: Launch, result: Any, kwargs: dict[str, Any]) -> bool:
+    """`observe` for a chain whose logits are all there and small, and whose verdict may be kept; False if it is not."""
+    first, steps, ids, candidates = launch.first, launch.step_logits, session.draft_id_or_zero, kwargs["candidates"]
+    bs, nodes = candidates.shape
+    seen = 1 + len(steps)  # depth 1 alone under a captured graph
+    if first is None or ids is None or seen not in (1, nodes - 1) or not 1 < nodes <= MAX_STEPS or launch.borrowed:
+        return False
+    packet = launch.packet
+    packet.nodes, packet.engine_has_probs = nodes, session.softmax_chains
+    chain = Chain(
+        packet, candidates, kwargs["target_predict"], kwargs["accept_index"] if result is None else result[1],
+        launch.positions, launch.rope_positions, [first, *steps],
+    )  # fmt: skip
+    session.deferred.add(chain, (bs, nodes, seen, first.nbytes), ids, True, False)
+    return True
+
+
+class Sample(InRound):
     """`eagle_sample(verify_input, batch, logits_output, ...)` or `verify_input.sample(batch, logits_output, ...)`.
 
     Used where a batch samples: the target's choice on the path is then what the engine drew.
     """
 
-    def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stage the same facts, unless the greedy verdict was seen."""
         launch = self.session.launch
         if launch is None or launch.packet.nodes or not launch.reqs:
             return
-        verify_input, logits_output = (args[0], args[2]) if instance is None else (instance, args[1])
+        verify_input, logits_output = args[0], args[2]
         bs = len(launch.reqs)
         candidates = verify_input.draft_token.reshape(bs, -1)
         targets = drawn(logits_output.next_token_logits, result[0], result[2]).reshape(bs, -1)
@@ -75,26 +101,18 @@ def observe(
     launch.packet.nodes = nodes
     if launch.tensors is not None:
         launch.tensors.verdict(accept_index, nodes)
+    detail = session.recorder.settings.level != "contract"
+    if launch.topk == 1:
+        chain = Chain(launch.packet, candidates, targets, accept_index, launch.positions, launch.rope_positions, [])
+        if detail and _seen(session, launch, nodes):
+            _keep(session, launch, chain, bs, nodes)
+        else:
+            launch.packet.values = chain.packed()
+        return
     ints, floats = [candidates, targets, accept_index], list[torch.Tensor]()
     positions = launch.positions
     if positions is not None:
         ints.append(positions if positions.shape[0] == bs * nodes else positions[: bs * nodes])
-    tree, detail = launch.topk > 1, session.recorder.settings.level != "contract"
-    if not tree:
-        steps = len(launch.rope_positions)
-        parts = _of_a_chain(nodes, accept_index.shape[1], positions is not None, steps)
-        logits = _seen(session, launch, nodes) if detail else None
-        deferred = session.deferred
-        small = logits is not None and logits[0].numel() * 16 * len(logits) <= PART_BYTES
-        if logits is not None and small and not launch.borrowed and deferred.trusts(ints):
-            ints += launch.rope_positions
-            assert session.draft_id_or_zero is not None
-            deferred.add(launch.packet, logits, targets, session.draft_id_or_zero, verdict=(parts, ints))
-            return
-        launch.packet.values = pack(parts, [*ints, *launch.rope_positions])
-        if logits is not None:
-            _defer(session, launch, logits, targets)
-        return
     linked = links[0] is not None and links[1] is not None
     if links[0] is not None and links[1] is not None:
         ints += [links[0], links[1]]
@@ -108,24 +126,43 @@ def observe(
     launch.packet.values = pack(int_parts, ints, float_parts, floats)
 
 
+def _seen(session: Session, launch: Launch, nodes: int) -> bool:
+    """Whether the logits of a chain's steps are there. Under a captured graph those of depth 1 are, alone."""
+    steps = len(launch.step_logits)
+    return (
+        launch.first is not None and not launch.too_large and session.draft_id_or_zero is not None and nodes > 1
+        and (not steps or steps == nodes - 2)
+    )  # fmt: skip
+
+
+def _keep(session: Session, launch: Launch, chain: Chain, bs: int, nodes: int) -> None:
+    """Leave a chain's logits to be reduced with those of other launches, and its verdict to be packed with theirs."""
+    deferred, ids, first, packet = session.deferred, session.draft_id_or_zero, launch.first, launch.packet
+    assert ids is not None and first is not None
+    packet.engine_has_probs = session.softmax_chains
+    chain.logits = logits = [first, *launch.step_logits]
+    size = 16 * first.numel() * len(logits)
+    if size <= PART_BYTES:
+        keep = not launch.borrowed and (deferred.trusted or deferred.trusts(chain.tensors()))
+        if not keep:
+            packet.values = chain.packed()
+        deferred.add(chain, (bs, nodes, len(logits), first.nbytes), ids, keep, launch.borrowed)
+        return
+    packet.values = chain.packed()
+    rows = max(1, bs * PART_BYTES // size)
+    for start in range(0, bs, rows):
+        part = chain.rows(slice(start, start + rows))
+        Deferred().add(part, (part.targets.shape[0], nodes, len(logits), part.logits[0].nbytes), ids, False, True)
+
+
 # What is packed, in its order: the same objects for the same shapes, by which launches are read together.
-
-
-@lru_cache(maxsize=256)
-def _of_a_chain(nodes: int, path: int, positions: bool, rope: int) -> tuple[Part, ...]:
-    parts = [Part("draft_tokens", nodes), Part("target_tokens", nodes), Part("accept_index", path)]
-    if positions:
-        parts.append(Part("positions", nodes))
-    if rope:
-        parts.append(Part("rope_positions", rope, by_step=True))
-    return tuple(parts)
 
 
 @lru_cache(maxsize=256)
 def _of_a_tree(
     nodes: int, path: int, positions: bool, links: bool, drafted: bool, rope: bool
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    parts = list(_of_a_chain(nodes, path, positions, 0))
+    parts = list(of_a_chain(nodes, path, positions, 0))
     if links:
         parts += [Part("next_token", nodes), Part("next_sibling", nodes)]
     if not drafted:
@@ -134,30 +171,6 @@ def _of_a_tree(
     if rope:
         parts.append(Part("rope_positions", nodes - 1))
     return tuple(parts), tuple(Part(name, nodes - 1) for name in DRAFT_FLOATS)
-
-
-def _seen(session: Session, launch: Launch, nodes: int) -> list[torch.Tensor] | None:
-    """The logits of a chain's steps, [bs, Vd] each; None without them. Under a captured graph that of depth 1 alone."""
-    first, steps = launch.first, launch.step_logits
-    if launch.too_large or first is None or session.draft_id_or_zero is None:
-        return None
-    if nodes < 2 or (steps and len(steps) != nodes - 2):
-        return None
-    launch.packet.engine_has_probs = session.softmax_chains
-    return [first, *steps]
-
-
-def _defer(session: Session, launch: Launch, logits: list[torch.Tensor], targets: torch.Tensor) -> None:
-    """Leave a chain's logits to be reduced with those of other launches."""
-    ids, size = session.draft_id_or_zero, logits[0].numel() * 16 * len(logits)
-    assert ids is not None
-    if size <= PART_BYTES:
-        session.deferred.add(launch.packet, logits, targets, ids, now=launch.borrowed)
-        return
-    rows = max(1, targets.shape[0] * PART_BYTES // size)
-    for start in range(0, targets.shape[0], rows):
-        part = slice(start, start + rows)
-        Deferred().add(launch.packet, [step[part] for step in logits], targets[part], ids, now=True)
 
 
 def _of_tree(session: Session, launch: Launch, targets: torch.Tensor, nodes: int) -> Facts | None:

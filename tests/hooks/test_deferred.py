@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from eagletrace.instrumentations.patching import Target  # noqa: E402
 from eagletrace.instrumentations.sglang import deferred as module  # noqa: E402
 from eagletrace.instrumentations.sglang import verdict  # noqa: E402
 from eagletrace.instrumentations.sglang.launch_state import Launch  # noqa: E402
@@ -21,6 +22,7 @@ from eagletrace.record.rounds import RoundPacket  # noqa: E402
 from eagletrace.record.trees import Trees, read  # noqa: E402
 
 VOCAB, DRAFT_VOCAB = 20, 12
+FLOATS = ("better", "probs", "logprobs", "entropies")
 
 
 def session() -> Session:
@@ -210,8 +212,11 @@ def test_trust_ends_with_the_first_launch_in_the_same_memory(monkeypatch: pytest
     state, tensors = trusted(monkeypatch), verdict_of(2)
     first, second, third = (launch_of(n, 2) for n in range(3))
     verdict.observe(state, first, *_as_seen(tensors))
+    tensors[0].numpy()[:] = 7  # as a kernel writes: no version counts it
     verdict.observe(state, second, *_as_seen(tensors))
-    state.deferred.compute()
+    with pytest.raises(RuntimeError, match="wrote"):
+        state.deferred.compute()
+    assert first.packet.values is None and (trees_of(second.packet).draft_tokens == 7).all()
     verdict.observe(state, third, *_as_seen(verdict_of(2)))
     assert third.packet.values is not None  # copied at once
 
@@ -220,9 +225,48 @@ def test_tensors_that_were_changed_afterwards_are_not_recorded_as_seen(monkeypat
     state, tensors, launch = trusted(monkeypatch), verdict_of(2), launch_of(1, 2)
     verdict.observe(state, launch, *_as_seen(tensors))
     tensors[2].fill_(0)
-    with pytest.raises(RuntimeError, match="changed"):
+    with pytest.raises(RuntimeError, match="wrote"):
         state.deferred.compute()
     assert launch.packet.values is None and launch.packet.drafted[0].together.closed
+
+
+def test_a_launch_of_another_shape_is_kept_where_the_group_before_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, tensors = trusted(monkeypatch), verdict_of(2)
+    lost, next_one = launch_of(1, 2), launch_of(2, 3)
+    verdict.observe(state, lost, *_as_seen(tensors))
+    tensors[1].fill_(0)
+    seen = verdict_of(3)
+    with pytest.raises(RuntimeError, match="wrote"):
+        verdict.observe(state, next_one, *_as_seen(seen))
+    state.deferred.compute()
+    assert lost.packet.values is None
+    assert np.array_equal(trees_of(next_one.packet).draft_tokens, seen[0].numpy())
+
+
+@pytest.mark.parametrize("steps", [2, 0], ids=["eager", "captured"])
+def test_the_quick_way_records_the_same(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    state, tensors = trusted(monkeypatch), verdict_of(2)
+    one, other = launch_of(1, 2, steps), launch_of(2, 2, steps)
+    other.first, other.step_logits = one.first, one.step_logits
+    one.positions = other.positions = torch.arange(8) + 3
+    one.quick, state.launch = True, one
+    hook = verdict.Greedy(Target("t", "a:b", True, ""), state)
+    looked: list[Any] = []
+
+    def note(*args: Any) -> None:
+        looked.append(args)
+
+    monkeypatch.setattr(verdict, "observe", note)
+    hook.after(None, None, (), {"candidates": tensors[0], "target_predict": tensors[1], "accept_index": tensors[2]})
+    monkeypatch.undo()
+    assert not looked and one.packet.values is None
+    state.deferred.compute()
+    verdict.observe(state, other, *_as_seen(tensors))
+    state.deferred.compute()
+    quick, slow = trees_of(one.packet), trees_of(other.packet)
+    for name in Trees.__slots__:
+        assert np.array_equal(getattr(quick, name), getattr(slow, name), equal_nan=name in FLOATS), name
+    assert (one.packet.nodes, one.packet.engine_has_probs) == (other.packet.nodes, other.packet.engine_has_probs)
 
 
 def test_launches_with_and_without_facts_are_read_together() -> None:

@@ -106,7 +106,7 @@ class Recorded:
             retrieve_next_sibling=torch.tensor([self.links[1]] * BS),
         )  # fmt: skip
         output = SimpleNamespace(next_token_logits=logits.reshape(-1, VOCAB))
-        self.hook.after(None, (predict, correct, path), None, (verify_input, None, output), {})
+        self.hook.after(None, (predict, correct, path), (verify_input, None, output), {})
         self.recorder.launch(packet)
         for row in range(BS):
             taken = path[row][path[row] >= 0].tolist()
@@ -151,9 +151,7 @@ def test_what_was_drawn_is_what_is_recorded(
 
 
 @pytest.mark.parametrize(("links", "topk"), [(CHAIN, 1), (TREE, 2)], ids=["chain", "tree"])
-def test_a_draft_that_chance_rejects_is_no_fault(
-    links: tuple[list[int], list[int]], topk: int, tmp_path: Path
-) -> None:
+def test_a_draft_that_chance_rejects_is_no_fault(links: tuple[list[int], list[int]], topk: int, tmp_path: Path) -> None:
     """Where a batch samples, even the target's likeliest token is rejected now and then."""
     made = Recorded(tmp_path, links, topk)
     assert made.best_rejected > 3

@@ -52,8 +52,8 @@ def serve(
             if graph:
                 engine.draft_side.init_cuda_graphs()
             found.ready()
-            if found.session.fc is not None:
-                guard.watch_module("fc", found.session.fc)
+            if found.session.fusion is not None:
+                guard.watch("fc", found.session.fusion)
             engine.serve()
     return found
 

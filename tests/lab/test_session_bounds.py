@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from eagletrace.instrumentations.sglang import session as module  # noqa: E402
 from eagletrace.instrumentations.sglang import verdict  # noqa: E402
-from eagletrace.instrumentations.sglang.capture import would_capture  # noqa: E402
+from eagletrace.instrumentations.sglang.capture import captured, served_facts, without_method, would_capture  # noqa: E402
 from eagletrace.instrumentations.sglang.distributions import Topology, of_chain  # noqa: E402
 from eagletrace.instrumentations.sglang.launch import carried  # noqa: E402
 from eagletrace.instrumentations.sglang.launch_state import Launch  # noqa: E402
@@ -112,6 +112,74 @@ def test_asking_what_would_be_captured_leaves_a_delegating_model_alone() -> None
     model.set_eagle3_layers_to_capture([1, 3])
     assert would_capture(model, [5, 7]) == [6, 8]
     assert model.language_model.model.layers_to_capture == [2, 4]
+
+
+class Swallowing(Outer):
+    """A wrapper that keeps the call to itself."""
+
+    def set_eagle3_layers_to_capture(self, layer_ids: list[int] | None = None) -> None:
+        self.capture_aux_hidden_states = True
+        self.layers_to_capture = [9]
+
+
+def test_a_wrapper_that_says_nothing_is_passed_over() -> None:
+    """What is due is asked of the model inside, and what is captured is read where its decoder looks."""
+    model = Swallowing()
+    decoder: Any = model.language_model.model
+    decoder.layers_to_capture = []
+    model.set_eagle3_layers_to_capture()
+    assert captured(model) is None
+    decoder.layers_to_capture = [3]
+    assert captured(model) == [3]
+
+    class Silent(Outer):
+        def set_eagle3_layers_to_capture(self, layer_ids: list[int] | None = None) -> None:
+            pass
+
+    assert would_capture(Silent(), [5, 7]) == [6, 8]
+    assert would_capture(Silent(), None) == [2, 4]
+
+
+Recorded = dict[str, tuple[Any, Any, str | None]]
+
+
+def facts_of(model: Any, *, loaded: bool = True, algorithm: str = "EAGLE3", **draft: Any) -> Recorded:
+    """What is recorded of a target when the draft has been loaded, or once it was asked."""
+    recorded: Recorded = {}
+
+    def fact(key: str, actual: Any, expected: Any = None, source: str | None = None) -> None:
+        recorded[key] = actual, expected, source
+
+    state: Any = SimpleNamespace(
+        target_runner=SimpleNamespace(model=model), recorder=SimpleNamespace(fact=fact),
+        draft_facts={"eagle3": True, "fc_in": 12, "target_hidden_size": 4} | draft if loaded else {},
+        server_args=SimpleNamespace(speculative_algorithm=algorithm, speculative_draft_model_path="no/such/folder"),
+        counts={"set_eagle3_layers_to_capture": 1}, requested_layers=None,
+    )  # fmt: skip
+    without_method(state)
+    if not recorded:
+        served_facts(state, {}, True)
+    return recorded
+
+
+def test_facts_of_targets_that_cannot_be_asked_or_do_not_pass_it_on() -> None:
+    lacking = facts_of(nn.Linear(1, 1))
+    assert lacking["aux.set_layers_calls"] == (0, None, "Linear has no set_eagle3_layers_to_capture")
+    assert lacking["aux.count"] == (0, 3, None)
+    assert facts_of(nn.Linear(1, 1), eagle3=False)["aux.set_layers_calls"][2] is None
+    early = facts_of(nn.Linear(1, 1), loaded=False)
+    assert (early["aux.set_layers_calls"][0], early["aux.count"]) == (0, (0, 3, None))
+    assert facts_of(nn.Linear(1, 1), loaded=False, algorithm="EAGLE")["aux.set_layers_calls"][2] is None
+    model = Swallowing()
+    inner: Any = model.language_model
+    inner.capture_aux_hidden_states = False
+    inner.model.layers_to_capture = []
+    model.set_eagle3_layers_to_capture()
+    found = facts_of(model)
+    flags = {"Swallowing": True, "language_model": False}
+    assert found["aux.capture_enabled"] == (flags, None, "language_model")
+    assert found["aux.layers_captured"][:2] == (None, [9])
+    assert found["aux.count"][:2] == (0, 3)
 
 
 @pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
