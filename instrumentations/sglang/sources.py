@@ -55,7 +55,6 @@ def _tree(source: str) -> ast.Module:
             gc.enable()
 
 
-
 class Sources:
     """The modules of one package. `root` is the package's folder, `package` its name."""
 

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eagletrace.instrumentations.patching import Hook
+from eagletrace.instrumentations.patching import Observer
 from eagletrace.instrumentations.sglang import distributions
 
 VALUES = (
@@ -133,7 +133,7 @@ class Guard:
             yield
         forget_cached()
 
-    def watch(self, name: str, hook: Hook) -> None:
+    def watch(self, name: str, hook: Observer) -> None:
         """Watch what a hook does before and after the engine's function."""
         for method in ("before", "after", "failed"):
             setattr(hook, method, self._watched(name, getattr(hook, method)))

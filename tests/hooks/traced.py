@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from eagletrace.instrumentations.patching import Hook, Patch, install
+from eagletrace.instrumentations.patching import Observer, Patch, install
 from eagletrace.instrumentations.sglang import graphs, tensors
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import HOOKS
@@ -60,7 +60,7 @@ class Traced:
     engine: Engine
     session: Session
     folder: Path
-    hooks: dict[str, Hook] = field(default_factory=dict[str, Hook])
+    hooks: dict[str, Observer] = field(default_factory=dict[str, Observer])
 
     def ready(self) -> None:
         """The scheduler is built."""

@@ -27,8 +27,13 @@ Capture = pytest.CaptureFixture[str]
 PLACES = st.sampled_from(
     ["rounds", "verifies", "requests", "totals", "contract", "events", "run.json", "process", "control"]
 )
-MANY = settings(max_examples=20, deadline=None, derandomize=True, database=None,
-                suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+MANY = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 def full_run(path: Path) -> Path:
@@ -239,7 +244,7 @@ def test_sql_in_values_is_data(tmp_path: Path, capsys: Capture) -> None:
     w.write("contract", [{"key": key, "actual": json.dumps(evil)} for key in (evil, "engine.version")])
     lost = json.dumps({"reason": evil, "table": evil})
     w.write("events", [{"time_unix_nano": 1, "kind": "rows_dropped", "detail": lost}])
-    w.write("totals", [{"rounds": 0, "dropped_rows_by_reason": json.dumps({evil: 3, "$.\"": 1})}])
+    w.write("totals", [{"rounds": 0, "dropped_rows_by_reason": json.dumps({evil: 3, '$."': 1})}])
     w.write("hooks", [{"target": evil, "status": "missing", "required": True}])
     assert main(["diagnose", str(run), "--json"]) == 3
     checks = {c["id"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
