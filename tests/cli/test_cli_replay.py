@@ -10,7 +10,7 @@ import pytest
 
 from eagletrace.cli.main import main
 
-DEMO = Path("eagletrace/data/demo-run")
+DEMO = Path(__file__).parents[2] / "eagletrace" / "data" / "demo-run"
 PAIR = Path("eagletrace/lab/pair/data/llama")
 GOOD = ["--draft", str(PAIR / "drafts" / "default"), "--target", str(PAIR / "target")]
 Capture = pytest.CaptureFixture[str]

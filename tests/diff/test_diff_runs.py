@@ -144,7 +144,10 @@ def test_json_has_the_contracts_keys(written: Write, capsys: pytest.CaptureFixtu
     assert main(["diff", a, a, "--json"]) == 0
 
 
-def test_the_terminal_says_it_in_words(written: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_says_it_in_words(
+    written: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     a, b = str(written(configured(1))), str(written(configured(2, rates=POOR).fact("aux.count", 0)))
     assert main(["diff", a, b]) == 1
     out = capsys.readouterr().out

@@ -170,9 +170,11 @@ def test_what_is_no_file_of_the_run(what: str, tmp_path: Path) -> None:
         elif what == "socket":
             import socket
 
+            before = Path.cwd()
             with socket.socket(socket.AF_UNIX) as listening:
-                os.chdir(bad.parent)
+                os.chdir(bad.parent)  # a socket's path must be short
                 listening.bind(bad.name)
+            os.chdir(before)
         elif what == "folder as file":
             bad.mkdir()
         else:

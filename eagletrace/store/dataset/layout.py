@@ -32,11 +32,14 @@ def is_url(path: str) -> bool:
 
 
 def is_dataset(path: str) -> bool:
-    """Whether a path is a URL, a folder that is a data set, or names a run in one."""
+    """Whether a path is a URL, a folder that is a data set, or names a run in one; False for what is no path at all."""
     if is_url(path):
         return True
-    folder = Path(path).expanduser()
-    return (folder / MARKER).is_file() or (not folder.exists() and (folder.parent / MARKER).is_file())
+    try:
+        folder = Path(path).expanduser()
+        return (folder / MARKER).is_file() or (not folder.exists() and (folder.parent / MARKER).is_file())
+    except (OSError, RuntimeError, ValueError):  # whoever opens it says what is wrong
+        return False
 
 
 @dataclass(frozen=True)
