@@ -11,7 +11,7 @@ from eagletrace.diagnose import acceptance as counts
 from eagletrace.diagnose import judge, policy
 from eagletrace.diagnose.checks import CheckFile, CheckRunner, load_checks
 from eagletrace.diagnose.judge import Judgement
-from eagletrace.diagnose.proof import parted, prove, undecided
+from eagletrace.diagnose.proof import lost, parted, prove, undecided
 from eagletrace.diagnose.reasoning import Reasoning, reason
 from eagletrace.diagnose.result import Acceptance, Check, Diagnosis, RunInfo, Verdict
 from eagletrace.errors import DamagedRunError
@@ -118,7 +118,7 @@ def _no_speculation(
 def _verdict(reasoning: Reasoning, judgement: Judgement, died: bool, replayed: Replay | None) -> Verdict:
     if reasoning.causes:
         return "weak_draft" if reasoning.causes[0].id in WEAK else "fault"
-    if replayed is not None and replayed.undecided:
+    if replayed is not None and (replayed.undecided or replayed.unexplained_loss):
         return "inconclusive"
     return "healthy" if judgement.level in ("healthy", "excellent") and not died else "inconclusive"
 
@@ -139,6 +139,8 @@ def _words(
         return f"the engine died ({why}), and no check explains it", "see the server's log"
     if replayed is not None and replayed.undecided:
         return undecided(replayed), SEND_MORE
+    if replayed is not None and replayed.unexplained_loss:
+        return lost(replayed), parted(replayed)
     if judgement.lossy:
         why = f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told"
         return why, UNEXPLAINED if replayed is None else parted(replayed)

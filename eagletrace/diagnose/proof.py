@@ -136,6 +136,14 @@ def undecided(replayed: Replay) -> str:
     )
 
 
+def lost(replayed: Replay) -> str:
+    """What a replay shows to be lost without knowing why."""
+    return (
+        f"the draft as its files say reaches {replayed.potential.accept_length:.2f} on these tokens, where "
+        f"{replayed.served.accept_length:.2f} was served, and nothing that was tried explains it"
+    )
+
+
 def parted(replayed: Replay) -> str:
     """What to do where neither checks nor replay explain a loss: the stage at which both part, and what to record."""
     bad = next((s for s in replayed.stages if s.first_bad_position is not None), None)

@@ -121,6 +121,11 @@ class Replay:
         """Whether the draft as it should be drafts what was served."""
         return self.overall >= REPRODUCES
 
+    @property
+    def unexplained_loss(self) -> bool:
+        """Whether the draft as its files say would surely be accepted more, and nothing that was tried explains why."""
+        return self.explained < REPRODUCES and self.potential.ci_low > self.served.ci_high
+
     def to_json(self) -> dict[str, Any]:
         """The object of `replay --json`."""
         return {

@@ -79,6 +79,15 @@ def test_what_too_few_rounds_show_is_neither_healthy_nor_weak() -> None:
         assert "something seems to make 0.20 accepted drafts a round (rope.mismatch)" in why and "send more" in then
 
 
+def test_a_loss_that_only_a_replay_sees_is_not_healthy() -> None:
+    lossy = replayed(explained=0.7)
+    assert engine._verdict(Reasoning((), ()), HEALTHY, False, lossy) == "inconclusive"  # pyright: ignore[reportPrivateUsage]
+    why, then = engine._words("inconclusive", Reasoning((), ()), HEALTHY, False, lossy)  # pyright: ignore[reportPrivateUsage]
+    assert "reaches 3.50 on these tokens, where 1.20 was served" in why and "drafts 70.0% of what was served" in then
+    for fine in (replayed(explained=1.0), replayed(explained=0.7, potential=BAD)):
+        assert engine._verdict(Reasoning((), ()), HEALTHY, False, fine) == "healthy"  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_sure_cause_that_cannot_be_repaired_stays_with_half_a_proof() -> None:
     before = reasoned((SURE.id, "weights.not_loaded"))
     (cause,) = prove(before, replayed(), POOR, FILES, RUN).causes

@@ -19,9 +19,9 @@ from eagletrace.lab.faults.rewrites import (
     ReverseLayerIds,
 )
 
-PREFIXES = Load(prompts="shared-prefix")
+PREFIXES = Load(prompts="shared-prefix", concurrency=1)
 SHORT_ANSWERS = Load(max_new_tokens=16)
-CHUNKS = {"chunked-prefill-size": 16}
+CHUNKS = {"chunked-prefill-size": 16, "disable-radix-cache": True}
 FIVE_STEPS = {"speculative-num-steps": 5, "speculative-num-draft-tokens": 6}
 
 CONTROLS: tuple[Case, ...] = (
