@@ -102,6 +102,23 @@ def few(requests: int, per_request: int, kinds: int = 1) -> Synthetic:
     return run.fact("server.chunked_prefill_size", CHUNK)
 
 
+def alike(same: int, kinds: int) -> Synthetic:
+    """As `few`, with so many requests of every kind of which `same` have one prompt."""
+    run = few(4 * kinds, 10, kinds)
+    columns: Callable[[int], Row] = run.request_columns  # type: ignore[assignment]
+
+    def prompt(seq: int) -> str:
+        kind, number = divmod(seq - 1, kinds)
+        return f"{kind}-{0 if number < same else number}"
+
+    run.request_columns = lambda seq: {**columns(seq), "prompt_hash": prompt(seq)}
+    return run
+
+
+def one_prompt(_seq: int) -> Row:
+    return {"prompt_hash": "one"}
+
+
 def one_token(drafts: int, accepted: int = 0, of: int = 40) -> Synthetic:
     """Token 0 is drafted in the first rounds, another one in each of the others."""
 
