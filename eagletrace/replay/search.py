@@ -29,6 +29,9 @@ REGAINS = 0.05
 """Share of the accept length that a change of the intended draft must add to be a cause."""
 REGAINS_ALPHA = 0.005
 """Level at which it must be above nothing: about forty are tried, and one may fit by chance."""
+HINTS = 0.02
+"""Share of the accept length that a change of the files seems to add, where its interval reaches beyond what matters:
+too much to call it nothing. What was served otherwise has been seen, and its cost has to seem to matter."""
 PARTLY = 0.5
 """A change that explains at least so much of the tokens that nothing else explains is named, with its share."""
 WHOLE = ("map", "head")
@@ -167,19 +170,26 @@ def _weigh(found: Found, recipe: Recipe, seen: list[Change], recording: Recordin
         shown = rest if rest is not None and len(seen) == 1 else found.best or rest
         tried = Tried(change, shown or found.served, max(losses, default=(0.0, 0.0, 0.0)))
         harmful = not losses or any(_matters(loss, found.served, COSTS) for loss in losses)
-        undecided = not harmful and any(_may_matter(loss, found.served, COSTS) for loss in losses)
+        undecided = not harmful and any(_may_matter(loss, found.served, COSTS, COSTS) for loss in losses)
         (found.harmful if harmful else found.undecided if undecided else found.harmless).append(tried)
     found.harmful.sort(key=lambda t: -t.gain[0])
 
 
 def _matters(change: tuple[float, float, float], base: Scored, share: float) -> bool:
-    return change[1] > 0 and _may_matter(change, base, share)
+    """Whether a difference is large enough, and shown."""
+    mean, low, _ = change
+    return low > 0 and mean >= share * _length(base)
 
 
-def _may_matter(change: tuple[float, float, float], base: Scored, share: float) -> bool:
-    """Whether the difference is large enough, shown or not."""
-    correct = [c for part in base.correct for c in part.tolist()]
-    return change[0] >= share * (1 + sum(correct) / max(len(correct), 1))
+def _may_matter(change: tuple[float, float, float], base: Scored, share: float, hints: float) -> bool:
+    """Whether a difference may be large enough for all that these rounds show, and seems to be `hints` or more."""
+    mean, _, high = change
+    return mean >= hints * _length(base) and high >= share * _length(base)
+
+
+def _length(scored: Scored) -> float:
+    correct = [c for part in scored.correct for c in part.tolist()]
+    return 1 + sum(correct) / max(len(correct), 1)
 
 
 def _repair(
@@ -200,7 +210,7 @@ def _repair(
                 tried.append(Tried(change, scored, gain(scored, start, alpha=REGAINS_ALPHA)))
         tried.sort(key=lambda t: -t.gain[0])
         if not tried or not _matters(tried[0].gain, start, REGAINS):
-            found.undecided += [t for t in tried[:1] if _may_matter(t.gain, start, REGAINS)]
+            found.undecided += [t for t in tried[:1] if _may_matter(t.gain, start, REGAINS, HINTS)]
             found.tried += tried[:PAIRS]
             return recipe
         best = tried[0]
