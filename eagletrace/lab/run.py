@@ -24,6 +24,8 @@ HEADS, HEAD_TEXTS = 2, 3
 """With shared prefixes: so many different ones, of so many prompts each."""
 FLUSH_S = 1.5
 """How long a recorder may take to write its last rows (one flush interval, and a margin)."""
+UPDATE_S = 20.0
+"""How long a server may go on refusing new weights because requests still run."""
 COPIES = 5
 SHORT = [12] * 8 + [24] * 8
 """Tokens of the first answers, where a wave of full ones would give more rounds than are to be looked at."""
@@ -152,8 +154,16 @@ def load_of(plan: Serving, load: LoadOptions) -> LoadOptions:
 
 
 def _send_update(folder: Path, server: LabServer) -> None:
-    """Make the server load the weights of a folder; EagletraceError when it refuses."""
-    answer = server.post("/update_weights_from_disk", {"model_path": str(folder)})
+    """Make the server load the weights of a folder; EagletraceError when it refuses.
+
+    It cannot flush its cache before the batch of the last answer is through, a moment after the answer was sent.
+    """
+    deadline = time.monotonic() + UPDATE_S
+    while True:
+        answer = server.post("/update_weights_from_disk", {"model_path": str(folder)})
+        if "not flushed" not in str(answer.body) or time.monotonic() > deadline:
+            break
+        time.sleep(0.25)
     if answer.status != 200:
         raise EagletraceError(f"the lab server refused new weights ({answer.status}): {answer.body}")
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors import safe_open
@@ -15,7 +16,7 @@ from eagletrace.lab import engines
 from eagletrace.lab.engines import EngineMissingError, engine, engine_python
 from eagletrace.lab.faults import CASES
 from eagletrace.lab.options import ServeOptions, Serving, serving
-from eagletrace.lab.server import command
+from eagletrace.lab.server import Exchange, command
 
 
 def not_here(_version: str) -> bool:
@@ -157,6 +158,28 @@ def test_kernel_folders_exist() -> None:
         assert all((engines.LAB / folder).is_dir() for folder in spec.kernels)
         assert spec.environment(spec.workers[0])["OMP_NUM_THREADS"] == "1"
     assert engine("0.5.9").worker(None) == "v1"
+
+
+class Updated:
+    """A server that takes new weights after some refusals."""
+
+    def __init__(self, *refusals: str) -> None:
+        self.answers = [Exchange(400, {"message": text}) for text in refusals]
+
+    def post(self, _path: str, _body: dict[str, str]) -> Exchange:
+        return self.answers.pop(0) if self.answers else Exchange(200, {"success": True})
+
+
+def test_new_weights_wait_for_the_last_batch(tiny_pair: Path, tmp_path: Path) -> None:
+    from eagletrace.lab.load import LoadOptions
+    from eagletrace.lab.run import load_of
+
+    update: Any = load_of(plan(tiny_pair, tmp_path, fault="target-updated"), LoadOptions()).midway
+    busy = Updated("the cache was not flushed because requests are still running", "the cache was not flushed")
+    update(busy)
+    assert busy.answers == []
+    with pytest.raises(EagletraceError, match="refused new weights"):
+        update(Updated("no such folder"))
 
 
 def test_a_case_brings_its_own_load(tiny_pair: Path, tmp_path: Path) -> None:
