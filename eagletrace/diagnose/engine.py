@@ -11,7 +11,7 @@ from eagletrace.diagnose import acceptance as counts
 from eagletrace.diagnose import judge, policy
 from eagletrace.diagnose.checks import CheckFile, CheckRunner, load_checks
 from eagletrace.diagnose.judge import Judgement
-from eagletrace.diagnose.proof import lost, parted, prove, undecided
+from eagletrace.diagnose.proof import SEND_MORE, parted, prove, unsettled
 from eagletrace.diagnose.reasoning import Reasoning, reason
 from eagletrace.diagnose.result import Acceptance, Check, Diagnosis, RunInfo, Verdict
 from eagletrace.errors import DamagedRunError
@@ -21,7 +21,6 @@ from eagletrace.store import Run
 SIMULATED = "config.simulated"
 EXCEPTION = "engine.exception"
 DROPPED = "trace.rows_dropped"
-SEND_MORE = "send more requests to the traced server, and diagnose again"
 UNEXPLAINED = (
     "record some requests with EAGLETRACE_LEVEL=tensors and EAGLETRACE_AUX_LAYERS=all, and diagnose again with --draft "
     "and --target: a replay of the draft tells engine from training"
@@ -118,7 +117,7 @@ def _no_speculation(
 def _verdict(reasoning: Reasoning, judgement: Judgement, died: bool, replayed: Replay | None) -> Verdict:
     if reasoning.causes:
         return "weak_draft" if reasoning.causes[0].id in WEAK else "fault"
-    if replayed is not None and (replayed.undecided or replayed.unexplained_loss):
+    if replayed is not None and unsettled(replayed) is not None:
         return "inconclusive"
     return "healthy" if judgement.level in ("healthy", "excellent") and not died else "inconclusive"
 
@@ -137,10 +136,8 @@ def _words(
     if died:
         why = next(c.reason for c in reasoning.checks if c.id == EXCEPTION)
         return f"the engine died ({why}), and no check explains it", "see the server's log"
-    if replayed is not None and replayed.undecided:
-        return undecided(replayed), SEND_MORE
-    if replayed is not None and replayed.unexplained_loss:
-        return lost(replayed), parted(replayed)
+    if replayed is not None and (found := unsettled(replayed)) is not None:
+        return found
     if judgement.lossy:
         why = f"{judgement.reason}, and no check that could be made explains it: the cause cannot be told"
         return why, UNEXPLAINED if replayed is None else parted(replayed)

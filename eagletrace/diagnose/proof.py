@@ -14,6 +14,7 @@ from eagletrace.diagnose.result import Cause, Check, Evidence, Proof, RunInfo
 from eagletrace.replay.result import REPRODUCES, Hypothesis, Replay
 
 QUERY = "replay"
+SEND_MORE = "send more requests to the traced server, and diagnose again"
 UNDERTRAINED = "draft.undertrained"
 OTHER_TARGET = "target.mismatch"
 TRAINING = (UNDERTRAINED, OTHER_TARGET, "vocab.coverage")
@@ -127,21 +128,23 @@ def _explained(check: Check, dropped: set[str], replayed: Replay, causes: Sequen
     return downgrade(check, OUTRANKED.format(causes[0].id))
 
 
-def undecided(replayed: Replay) -> str:
-    """What may be wrong and is not shown."""
-    first = replayed.undecided[0]
-    return (
-        f"a replay finds what may cost acceptance, and {replayed.tokens:,} recorded tokens are too few to tell: "
-        f"{first.change} seems to make {first.gain:.2f} accepted drafts a round ({first.cause})"
-    )
+def unsettled(replayed: Replay) -> tuple[str, str] | None:
+    """What a replay leaves open, and what to do next; None where all is settled.
 
-
-def lost(replayed: Replay) -> str:
-    """What a replay shows to be lost without knowing why."""
-    return (
-        f"the draft as its files say reaches {replayed.potential.accept_length:.2f} on these tokens, where "
-        f"{replayed.served.accept_length:.2f} was served, and nothing that was tried explains it"
-    )
+    Either something may cost acceptance, and the rounds are too few to tell, or a loss is there that nothing explains.
+    """
+    if replayed.undecided:
+        first = replayed.undecided[0]
+        return (
+            f"a replay finds what may cost acceptance, and {replayed.tokens:,} recorded tokens are too few to tell: "
+            f"{first.change} seems to make {first.gain:.2f} accepted drafts a round ({first.cause})"
+        ), SEND_MORE
+    if replayed.unexplained_loss:
+        return (
+            f"the draft as its files say reaches {replayed.potential.accept_length:.2f} on these tokens, where "
+            f"{replayed.served.accept_length:.2f} was served, and nothing that was tried explains it"
+        ), parted(replayed)
+    return None
 
 
 def parted(replayed: Replay) -> str:

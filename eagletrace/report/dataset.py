@@ -31,13 +31,14 @@ from eagletrace.store.dataset.layout import (
     Stored,
     covered,
     groups,
+    host_folder,
     inside,
     part_name,
     partition,
     run_folder,
     table_folder,
 )  # fmt: skip
-from eagletrace.store.dataset.place import Place, RemoteError
+from eagletrace.store.dataset.place import Place, RemoteError, sha256
 from eagletrace.store.files import stable_listing
 from eagletrace.store.folder import RunInfo
 from eagletrace.store.places import open_file, open_folder
@@ -190,9 +191,8 @@ class DatasetExport:
     def _without(self, rows: pa.Table, owner: tuple[str, int, int | None], others: list[Group]) -> pa.Table:
         """Rows that were taken over from a dead process, without those that are in the data set."""
         there: list[pa.Table] = []
-        for stored in (
-            f for g in others for f in g.files if f"/{partition(owner[0], 0, None).split('/')[0]}/" in f.path
-        ):
+        folder = f"/{host_folder(owner[0])}/"
+        for stored in (f for g in others for f in g.files if folder in f.path):
             data = self.place.read(self._relative(stored.path), 1 << 31)
             found = pq.read_table(pa.BufferReader(data), use_threads=False)
             mine = found.filter(_of(found, owner))
@@ -286,10 +286,7 @@ def _digest(data: bytes | None, handle: Any) -> str:
     if data is not None:
         return hashlib.sha256(data).hexdigest()
     handle.seek(0)
-    digest = hashlib.sha256()
-    while block := handle.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
+    return sha256(handle)
 
 
 def _overlap(root: Path, run: Path) -> bool:

@@ -120,17 +120,7 @@ def save_draft(
 
 def latent_config(settings: KimiSettings) -> dict[str, object]:
     """What a draft with latent attention has besides."""
-    latent = settings.latent
-    return {
-        "model_type": "deepseek_v3",
-        "num_key_value_heads": settings.heads,
-        "q_lora_rank": latent.q_rank,
-        "kv_lora_rank": latent.kv_rank,
-        "qk_nope_head_dim": latent.nope,
-        "qk_rope_head_dim": latent.rope,
-        "v_head_dim": latent.value,
-        **rotary_config(settings),
-    }
+    return {"model_type": "deepseek_v3", **settings.latent_attention, **rotary_config(settings)}
 
 
 def shared_config(settings: PairSettings) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Size = Literal["full", "small"]
 Pair = Literal["llama", "kimi"]
@@ -115,42 +115,33 @@ class KimiSettings(PairSettings):
             "mscale": 1.0, "mscale_all_dim": 1.0,
         }  # fmt: skip
 
+    @property
+    def latent_attention(self) -> dict[str, object]:
+        """Sizes of latent attention as a model's configuration names them."""
+        latent = self.latent
+        return {
+            "num_key_value_heads": self.heads, "q_lora_rank": latent.q_rank, "kv_lora_rank": latent.kv_rank,
+            "qk_nope_head_dim": latent.nope, "qk_rope_head_dim": latent.rope, "v_head_dim": latent.value,
+        }  # fmt: skip
+
     def layer_ids(self, layers: tuple[int, ...]) -> list[int]:
         """DeepSeek's classes take ids as they are, unless the first is 1: then they add one (deepseek_v2.py)."""
         return [layer - 1 for layer in layers] if layers[0] == 2 else list(layers)
 
 
+_SMALL: dict[str, Any] = {
+    "layers": 8, "target_length": 96, "rollouts": 96, "rollout_prompt_lengths": (8, 24, 48), "rollout_length": 96,
+    "draft_batch": 8, "draft_depths": 3, "other_layers": (3, 5, 7),
+}  # fmt: skip
+
 SIZES: dict[str, PairSettings] = {
     "full": PairSettings(),
-    "small": PairSettings(
-        layers=8,
-        target_steps=100,
-        target_length=96,
-        target_batch=8,
-        rollouts=96,
-        rollout_prompt_lengths=(8, 24, 48),
-        rollout_length=96,
-        draft_steps=50,
-        draft_batch=8,
-        draft_depths=3,
-        other_layers=(3, 5, 7),
-    ),
+    "small": PairSettings(**_SMALL, target_steps=100, target_batch=8, draft_steps=50),
 }
 
 KIMI_SIZES: dict[str, PairSettings] = {
     "full": KimiSettings(),
-    "small": KimiSettings(
-        layers=8,
-        target_steps=60,
-        target_length=96,
-        rollouts=96,
-        rollout_prompt_lengths=(8, 24, 48),
-        rollout_length=96,
-        draft_steps=40,
-        draft_batch=8,
-        draft_depths=3,
-        other_layers=(3, 5, 7),
-    ),
+    "small": KimiSettings(**_SMALL, target_steps=60, draft_steps=40),
 }
 
 SIZES_OF: Mapping[str, Mapping[str, PairSettings]] = {"llama": SIZES, "kimi": KIMI_SIZES}

@@ -50,7 +50,6 @@ def target_config(settings: PairSettings) -> LlamaConfig:
 
 def text_config(settings: KimiSettings) -> dict[str, Any]:
     """``text_config`` of a Kimi-K2.5, in the spelling that SGLang and transformers 4 and 5 read."""
-    latent = settings.latent
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
@@ -60,12 +59,7 @@ def text_config(settings: KimiSettings) -> dict[str, Any]:
         "moe_intermediate_size": settings.expert_intermediate_size,
         "num_hidden_layers": settings.layers,
         "num_attention_heads": settings.heads,
-        "num_key_value_heads": settings.heads,
-        "q_lora_rank": latent.q_rank,
-        "kv_lora_rank": latent.kv_rank,
-        "qk_nope_head_dim": latent.nope,
-        "qk_rope_head_dim": latent.rope,
-        "v_head_dim": latent.value,
+        **settings.latent_attention,
         "n_routed_experts": settings.experts,
         "n_shared_experts": 1,
         "num_experts_per_tok": settings.experts_per_token,

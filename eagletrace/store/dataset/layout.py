@@ -86,7 +86,12 @@ def run_of(folder: str) -> str:
 def partition(host: str, written: float, rank: int | None) -> str:
     """`host=…/day=…/rank=…` of rows; `written` in seconds since 1970."""
     day = datetime.fromtimestamp(written, timezone.utc).date().isoformat()
-    return f"host={quote(host, safe='') or NO_RANK}/day={day}/rank={NO_RANK if rank is None else rank}"
+    return f"{host_folder(host)}/day={day}/rank={NO_RANK if rank is None else rank}"
+
+
+def host_folder(host: str) -> str:
+    """`host=…`, the first level of a partition."""
+    return f"host={quote(host, safe='') or NO_RANK}"
 
 
 def part_name(name: str, part: int, parts: int) -> str:

@@ -129,11 +129,8 @@ class Place:
         """SHA-256 of a file, read back."""
 
         def read() -> str:
-            digest = hashlib.sha256()
             with self._fs.open(self._full(path), "rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-            return digest.hexdigest()
+                return sha256(file)
 
         return self._call(read, _limit(size))
 
@@ -169,6 +166,14 @@ class Place:
         if not made:
             raise RemoteError(f"{self.shown} does not answer within {seconds:.0f} s: check its address and the network")
         return made[0]
+
+
+def sha256(file: Any) -> str:
+    """SHA-256 of what is left to read of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _open(url: str) -> tuple[Any, str]:
