@@ -182,6 +182,14 @@ def decoded(f: Facts) -> Outcome:
     )  # fmt: skip
 
 
+def _is_neutral(f: Facts, key: str) -> bool:
+    """Whether a tensor is the same without this scale (all ones) or zero point (all zeros)."""
+    none = 0.0 if key.endswith("zero_point") else 1.0 if "scale" in key.rsplit(".", 1)[-1] else None
+    if none is None or not NUMPY[f.draft.checkpoint.info(key).dtype]:
+        return False
+    return bool(np.all(np.abs(f.draft.checkpoint.read(key).astype(np.float64) - none) <= EQUAL))
+
+
 def scales(f: Facts) -> Outcome:
     """The scales of quantised tensors are used; harmless where all are one."""
     keys = [key for key in f.draft.checkpoint if _is_scale(key)]
@@ -191,13 +199,12 @@ def scales(f: Facts) -> Outcome:
         return unknown(
             f"config.json says how the draft is quantised; a trace tells whether {len(keys)} scales are used"
         )
-    values = {key: f.draft.checkpoint.read(key) for key in keys if NUMPY[f.draft.checkpoint.info(key).dtype]}
-    acting = [key for key, array in values.items() if np.any(np.abs(array.astype(np.float64) - 1) > EQUAL)]
+    acting = [key for key in keys if not _is_neutral(f, key)]
     if acting:
         return alarm(
             f"{len(acting)} scales ({acting[0]}) would land nowhere, as config.json has no quantization_config: their "
             "tensors are served without them",
             scales=acting[:20],
         )
-    return alarm(f"{len(keys)} scales ({keys[0]}) would land nowhere; all of them are one",
+    return alarm(f"{len(keys)} scales ({keys[0]}) would land nowhere; all of them are one (zero points: zero)",
                  scales=keys[:20], certainty="possible")  # fmt: skip

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from eagletrace.errors import EagletraceError
 from eagletrace.lab.load import Answer, LoadOptions, LoadResult, accept_length, send_load
 from eagletrace.lab.options import ServeOptions, Serving, serving
 from eagletrace.lab.server import LabServer, ServerFailedError
+from eagletrace.store.summary import counted_rounds
 
 SCHEMA_VERSION = 1
 PROMPTS = 64
@@ -23,7 +24,9 @@ PROMPTS = 64
 HEADS, HEAD_TEXTS = 2, 3
 """With shared prefixes: so many different ones, of so many prompts each."""
 FLUSH_S = 1.5
-"""How long a recorder may take to write its last rows (one flush interval, and a margin)."""
+"""How often a recorder that has rows writes some (one flush interval, and a margin)."""
+WRITTEN_S = 20.0
+"""How long it is waited for on a busy machine until a recorder has written all its rows."""
 UPDATE_S = 20.0
 """How long a server may go on refusing new weights because requests still run."""
 COPIES = 5
@@ -83,13 +86,13 @@ def lab_run_at(options: ServeOptions | None, load: LoadOptions, rounds: Sequence
         return _newest(_runs(plan.dir) - before) if options.tracing != "off" else None
 
     def take(number: int, outcome: LoadResult) -> None:
-        time.sleep(FLUSH_S)
+        _wait_until_written(run(), outcome)
         whole = run()
         copy = None if whole is None else _copied(whole, plan.dir / f"after-{number}" / whole.name)
         found[number] = _result(plan, copy, outcome)
 
     load = replace(load, marks=sorted(rounds)[:-1], at_mark=take)
-    outcome = _serve_and_load(plan, load, prompts_of(plan, load, options.seed))
+    outcome = _serve_and_load(plan, load, prompts_of(plan, load, options.seed), run)
     last = _result(plan, run(), outcome)
     return {number: found.get(number, last) for number in rounds}
 
@@ -115,6 +118,23 @@ def _result(plan: Serving, run: Path | None, outcome: LoadResult) -> LabResult:
     )
 
 
+def _wait_until_written(run: Path | None, outcome: LoadResult) -> None:
+    """Until the run counts every round that the engine reported and no file has come for a flush interval."""
+    if outcome.engine_died or run is None:
+        time.sleep(FLUSH_S)
+        return
+    reported = sum(answer.rounds for answer in outcome.answers)
+    deadline = time.monotonic() + WRITTEN_S
+    seen, files = None, _files(run)
+    while time.monotonic() < deadline and (seen != files or counted_rounds(run) < reported):
+        time.sleep(FLUSH_S)
+        seen, files = files, _files(run)
+
+
+def _files(run: Path) -> set[str]:
+    return {str(path) for path in run.rglob("*.parquet")}
+
+
 def _copied(run: Path, to: Path) -> Path:
     """A copy of a run that is still being recorded; files that are merged meanwhile make it start again."""
     for _attempt in range(COPIES):
@@ -125,12 +145,12 @@ def _copied(run: Path, to: Path) -> Path:
     raise EagletraceError(f"{run} changed while it was copied, {COPIES} times in a row")
 
 
-def _serve_and_load(plan: Serving, load: LoadOptions, prompts: list[str]) -> LoadResult:
+def _serve_and_load(plan: Serving, load: LoadOptions, prompts: list[str], run: Callable[[], Path | None]) -> LoadResult:
     server = LabServer(plan.engine, plan.flags, plan.env)
     try:
         with server:
             outcome = send_load(server, load, prompts)
-            time.sleep(FLUSH_S)
+            _wait_until_written(run(), outcome)
             server.kill()  # everything is written; a graceful stop would only wait
             if outcome.engine_died:
                 outcome.reason += f"; its log ends:\n{server.log_tail()}"

@@ -64,6 +64,11 @@ def _iso(unix_nano: int) -> str:
     return datetime.fromtimestamp(unix_nano / 1e9, timezone.utc).isoformat(timespec="seconds")
 
 
+def counted_rounds(path: Path) -> int:
+    """Counted rounds of user requests in a run folder so far, from rank 0's totals."""
+    return _rounds(path)[0]
+
+
 def _rounds(path: Path) -> tuple[int, list[str]]:
     """Counted rounds of user requests, from rank 0's totals."""
     files = read_table(path, "totals")

@@ -12,7 +12,7 @@ WITH w AS (
     SELECT v.*, CASE WHEN quantised THEN s.weight IS NOT NULL AND dtype NOT IN ('int8', 'uint8', 'int4')
                                  AND NOT starts_with(dtype, 'float8') AND difference <= $same_tensor_difference
              ELSE difference > $same_tensor_difference END AS wrong
-    FROM loaded_values v LEFT JOIN (SELECT DISTINCT weight FROM scale_keys) s ON s.weight = v.key
+    FROM loaded_values v LEFT JOIN (SELECT DISTINCT weight FROM scale_keys WHERE NOT coalesce(neutral, FALSE)) s ON s.weight = v.key
 )
 SELECT 'alarm' AS status, name AS subject,
     CASE WHEN quantised THEN concat(name, ' (', dtype, ') holds the quantised values of ', key, ' (', file_dtype,

@@ -20,3 +20,4 @@ fitting AS (
 SELECT DISTINCT k.key, k.shape, k.dtype, k.elements, k.rms, f.fits, f.names AS fits_any, f.harmless AS fits_harmless
 FROM checkpoint_keys k LEFT JOIN fitting f USING (key)
 WHERE k.fate = 'dropped'
+ORDER BY k.key

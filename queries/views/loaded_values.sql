@@ -13,3 +13,4 @@ JOIN checkpoint_keys k ON k.key = p.checkpoint_keys[1]
 WHERE len(p.checkpoint_keys) = 1 AND d.missing = 0 AND d.shared_with IS NULL AND k.elements = p.elements
     AND coalesce(p.epoch, 0) = 0 AND p.checksum IS NOT DISTINCT FROM coalesce(p.loaded_checksum, p.checksum)
     AND isfinite(p.rms) AND isfinite(k.rms)
+ORDER BY name

@@ -5,3 +5,4 @@ SELECT *
 FROM all_ranks.params
 WHERE coalesce(tp_rank, 0) = 0
 QUALIFY row_number() OVER (PARTITION BY side, name ORDER BY time_unix_nano DESC NULLS LAST, epoch DESC NULLS LAST) = 1
+ORDER BY side, name

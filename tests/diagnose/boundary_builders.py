@@ -227,9 +227,17 @@ def long_prompts() -> Synthetic:
     return long_requests(round_columns=place, rates_of=rates)
 
 
-def lone_scale() -> Synthetic:
+def lone_scale(name: str = "other.weight_scale", **columns: Any) -> Synthetic:
     run = Synthetic()
-    run.keys["other.weight_scale"] = key("other.weight_scale", [1], fate="dropped")
+    run.keys[name] = key(name, [1], fate="dropped", **columns)
+    return run
+
+
+def unit_scales() -> Synthetic:
+    """Stored in eight bits, and served as stored: the scale is one."""
+    run = quantised("dropped")
+    run.keys["midlayer.self_attn.o_proj.weight_scale"] |= {"rms": 1.0}
+    run.params[f"{LAYER}.self_attn.o_proj.weight"]["rms"] = 40.0
     return run
 
 
