@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -76,9 +77,9 @@ class Chain:
 
     def cut(self) -> list[torch.Tensor]:
         """The verdict's tensors, without the positions of a padded batch."""
-        found = self.tensors()
-        if self.positions is not None:
-            found[-1] = self.positions[: self.candidates.numel()]
+        found, size = self.tensors(), self.candidates.numel()
+        if self.positions is not None and self.positions.numel() != size:
+            found[-1] = self.positions[:size]
         return found
 
     def rows(self, part: slice) -> Chain:
@@ -155,10 +156,8 @@ class Deferred:
                 group = self.group = _group(chain, shape, ids)
             if keep:
                 try:
-                    chain.versions = (
-                        chain.candidates._version, chain.targets._version, chain.accept_index._version,
-                        0 if positions is None else positions._version,
-                    )  # fmt: skip
+                    versions = chain.candidates._version, chain.targets._version, chain.accept_index._version
+                    chain.versions = versions if positions is None else (*versions, positions._version)
                 except RuntimeError:  # inference tensors after all
                     self.distrust()
                     packet.values = chain.packed()
@@ -188,7 +187,9 @@ class Deferred:
     def _read(self, group: Group) -> None:
         together, chains = group.together, group.chains
         kept, lost = _intact([chain for chain in chains if chain.versions])
-        if any(chain.parts() is not kept[0].parts() for chain in kept):
+        layouts = [chain.parts() for chain in kept]
+        parts = layouts[0] if layouts else _NO_PARTS
+        if any(layout is not parts for layout in layouts):
             for chain in kept:
                 chain.packet.values = chain.packed()
             kept = []
@@ -199,11 +200,11 @@ class Deferred:
             found, floats = of_chain(logits, targets[:, : together.steps], group.ids)
         except Exception:
             if packed is not None:
-                _give(kept, pack(_NO_PARTS, [packed]), 0)
+                _give(kept, parts, pack(_NO_PARTS, [packed]), 0)
             raise  # of these launches the draft's logits say nothing, the verdicts are whole
         values = pack(_NO_PARTS, found if packed is None else [*found, packed], _NO_PARTS, floats)
         drafted = together.steps * together.bs * len(chains)
-        _give(kept, values, drafted)
+        _give(kept, parts, values, drafted)
         together.launches = len(chains)
         together.ids, together.floats = _between(values.ints, 0, drafted), values.floats
         for index, chain in enumerate(chains):
@@ -227,13 +228,16 @@ def _group(chain: Chain, shape: tuple[int, ...], ids: torch.Tensor) -> Group:
 def _intact(chains: list[Chain]) -> tuple[list[Chain], int]:
     """Launches whose verdict is as it was seen, and how many others there are: written to since, or by a later launch
     that has the same memory."""
+    held = [chain.tensors() for chain in chains]
+    everywhere = [t.data_ptr() for tensors in held for t in tensors]
+    changed = [tuple(map(_version, tensors)) != chain.versions for chain, tensors in zip(chains, held, strict=True)]
+    if not any(changed) and len(set(everywhere)) == len(everywhere):
+        return chains, 0
     intact: list[Chain] = []
     later = set[int]()
-    for chain in reversed(chains):
-        tensors = chain.tensors()
+    for chain, tensors, written in zip(reversed(chains), reversed(held), reversed(changed), strict=True):
         places = {t.data_ptr() for t in tensors}
-        changed = any(t._version != v for t, v in zip(tensors, chain.versions, strict=False))
-        if not changed and later.isdisjoint(places):
+        if not written and later.isdisjoint(places):
             intact.append(chain)
         later |= places
     return intact[::-1], len(chains) - len(intact)
@@ -250,16 +254,17 @@ def _side_by_side(chains: list[Chain]) -> torch.Tensor | None:
     return torch.cat(rows, 1).view(-1)
 
 
-def _give(chains: list[Chain], values: Values, start: int) -> None:
-    """Give each launch its part of the packed integers, from `start` on."""
+def _give(chains: list[Chain], parts: tuple[Part, ...], values: Values, start: int) -> None:
+    """Give each launch its part of the packed integers, from `start` on; all have the same parts."""
+    width = sum(part.width for part in parts)
     for chain in chains:
-        parts = chain.parts()
-        end = start + len(chain.packet.requests) * sum(part.width for part in parts)
+        end = start + len(chain.packet.requests) * width
         chain.packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
         start = end
 
 
 _NO_PARTS: tuple[Part, ...] = ()
+_version = attrgetter("_version")
 
 
 def _between(read: Callable[[], Ints], start: int, end: int) -> Callable[[], Ints]:

@@ -29,6 +29,8 @@ class RunnerForward(InRound):
             if (hook.only is not None and hook.only is not args[0]) or not hook.on:
                 return original(*args, **kwargs)
             launch, token = session.drafting, None
+            if launch is None and args and args[0] is not session.draft_runner:
+                return original(*args, **kwargs)
             try:
                 if launch is None:
                     token = hook.before(args, kwargs)
