@@ -17,7 +17,8 @@ class MatrixCase:
     """One row of the matrix; `right` judges the diagnosis, accept lengths are the engine's own, and fidelity and the
     regained accept length are those of the first cause's proof. `rounds` is how many were asked for.
 
-    `accept_length` is None when the server died before it answered anything.
+    `accept_length` is None when the server died before it answered anything. `acted` is False where a fault's requests
+    were answered with the same tokens in the same rounds as without it: there is nothing to be found yet.
     """
 
     name: str
@@ -32,6 +33,12 @@ class MatrixCase:
     right: bool
     rounds: int
     engine_died: bool = False
+    acted: bool = True
+
+    @property
+    def dormant(self) -> bool:
+        """Whether the fault has not acted yet, and nothing was said of it."""
+        return not self.right and not self.acted and self.verdict == "healthy" and not self.found
 
     @property
     def open(self) -> bool:
@@ -41,13 +48,13 @@ class MatrixCase:
     def public(self) -> dict[str, Any]:
         """The entry of `lab matrix --json`."""
         entry = asdict(self)
-        del entry["engine_died"]
+        del entry["engine_died"], entry["acted"]
         return entry
 
 
 def summary(row: MatrixCase) -> str:
     """One line of progress."""
-    mark = "right" if row.right else "open " if row.open else "WRONG"
+    mark = "right" if row.right else "open " if row.open else "idle " if row.dormant else "WRONG"
     found = ", ".join(row.found) or row.verdict
     return (
         f"{mark} {row.name}, {row.rounds} rounds: accept length {_served(row)} "
@@ -66,7 +73,7 @@ def markdown(rows: Iterable[MatrixCase]) -> str:
         cells = (
             f"`{row.name}`", row.kind, _served(row), _number(row.healthy_accept_length),
             _number(row.regained_accept_length), _number(row.fidelity, 3), row.verdict,
-            _code(row.found[:1]), _code(row.expected), "yes" if row.right else "**no**",
+            _code(row.found[:1]), _code(row.expected), "yes" if row.right else _said(row),
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", totals(rows)]) + "\n"
@@ -121,16 +128,17 @@ def _fewer(rows: Sequence[MatrixCase], counts: Sequence[int]) -> str:
     lines = [
         "\n## With fewer rounds\n",
         "The same runs, each as it was after so many rounds (a case that changes weights half-way is served anew).",
-        "`open` is the verdict `inconclusive`: too few rounds to say.\n",
-        "| rounds | right | open | wrong | of these, controls | faults with a proof |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "`open` is the verdict `inconclusive`: too few rounds to say. `not yet`: the fault has not acted, as every",
+        "request was answered with the same tokens in the same rounds as without it, and the verdict is `healthy`.\n",
+        "| rounds | right | open | not yet | wrong | of these, controls | faults with a proof |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for count in counts:
         of_count = [row for row in rows if row.rounds == count]
-        wrong = [row for row in of_count if not row.right and not row.open]
+        wrong = [row for row in of_count if not (row.right or row.open or row.dormant)]
         cells = (
-            f"{count:,}", sum(row.right for row in of_count), sum(row.open for row in of_count), len(wrong),
-            sum(row.kind == "control" for row in wrong),
+            f"{count:,}", sum(row.right for row in of_count), sum(row.open for row in of_count),
+            sum(row.dormant for row in of_count), len(wrong), sum(row.kind == "control" for row in wrong),
             sum(proved(row) for row in of_count if row.kind == "fault" and row.right),
         )  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -146,6 +154,8 @@ def _fewer(rows: Sequence[MatrixCase], counts: Sequence[int]) -> str:
 def _said(row: MatrixCase) -> str:
     if row.right:
         return "right"
+    if row.dormant:
+        return "not yet"
     return "open" if row.open else f"**{_code(row.found[:1]) if row.found else row.verdict}**"
 
 

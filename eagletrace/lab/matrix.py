@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from eagletrace.errors import EagletraceError
 from eagletrace.lab.confusion import MatrixCase, summary
 from eagletrace.lab.faults import CASES, HEALTHY, HEALTHY_OF, Case, case, draft_folder, variant_beside
-from eagletrace.lab.load import LoadOptions, accept_length
+from eagletrace.lab.load import Answer, LoadOptions, accept_length
 from eagletrace.lab.options import DEFAULT_DIR, ServeOptions
 from eagletrace.lab.pair import PAIRS, shipped_pair
 from eagletrace.lab.run import LabResult, lab_run_at
@@ -194,8 +194,8 @@ def judge(
     """Diagnose one run and compare: a fault's first cause must be an expected one, a control must have none.
 
     The healthy accept length is that of as many requests of the healthy run, which are the same ones: a draft that is
-    accepted less needs fewer for as many rounds. `draft` is given to the diagnosis; by default the one that was
-    served. `rounds` were asked for.
+    accepted less needs fewer for as many rounds. A fault has acted once one of them was answered otherwise.
+    `draft` is given to the diagnosis; by default the one that was served. `rounds` were asked for.
     """
     models = (draft or served.draft, served.target)
     found = diagnose(served.run, *models) if served.run is not None else Diagnosis({}, 2)
@@ -203,6 +203,7 @@ def judge(
         right = found.exit_code == 1 and found.causes[:1] != [] and found.causes[0] in entry.expected
     else:
         right = found.exit_code == 0 and found.verdict == "healthy" and not found.causes
+    of_same_requests = healthy.answers[: len(served.answers)]
     return MatrixCase(
         name=entry.name,
         kind=entry.kind,
@@ -210,13 +211,19 @@ def judge(
         found=found.causes,
         verdict=found.verdict,
         accept_length=served.accept_length,
-        healthy_accept_length=accept_length(healthy.answers[: len(served.answers)]) or healthy.accept_length,
+        healthy_accept_length=accept_length(of_same_requests) or healthy.accept_length,
         fidelity=found.proof("reproduces_served"),
         regained_accept_length=found.proof("repaired_accept_length"),
         right=right,
         rounds=served.rounds if rounds is None else rounds,
         engine_died=served.engine_died,
+        acted=served.engine_died or _course(served.answers) != _course(of_same_requests),
     )
+
+
+def _course(answers: Sequence[Answer]) -> list[tuple[list[int], int]]:
+    """Tokens and rounds of each request."""
+    return [(answer.output_ids, answer.rounds) for answer in answers]
 
 
 def diagnose(run: Path, draft: Path, target: Path) -> Diagnosis:

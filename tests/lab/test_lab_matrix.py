@@ -129,9 +129,27 @@ def test_the_page_says_from_how_many_rounds_on_a_case_is_right() -> None:
     ]
     page = confusion.page(rows, "a pair")
     assert "3 of 3 cases are right." in page
-    assert "| 20 | 1 | 1 | 1 | 0 | 0 |" in page and "| 100 | 3 | 0 | 0 | 0 | 0 |" in page
+    assert "| 20 | 1 | 1 | 0 | 1 | 0 | 0 |" in page and "| 100 | 3 | 0 | 0 | 0 | 0 | 0 |" in page
     assert page.endswith("| `d2t-zero` | **`vocab.coverage`** | right |\n| `tree` | open | right |\n")
     assert "With fewer rounds" not in confusion.page([base], "a pair")
+
+
+def test_a_fault_that_has_not_acted_is_no_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("healthy", exit_code=0)))
+    row = judge(case("length-limit"), result(2.6), result(2.6), rounds=20)
+    assert (row.right, row.dormant) == (False, True)
+    other = result(2.6)
+    other.answers[0].output_ids.append(2)
+    assert not judge(case("length-limit"), result(2.6), other, rounds=20).dormant
+    acted = replace(row, name="d2t-zero", accept_length=1.2, acted=True)
+    assert not acted.dormant
+    page = confusion.page([row, acted, replace(row, rounds=100, right=True), replace(acted, rounds=100)], "a pair")
+    assert "| 20 | 0 | 0 | 1 | 1 | 0 | 0 |" in page
+    assert "| `length-limit` | not yet | right |" in page and "| `d2t-zero` | **healthy** |" in page
+    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("fault", "aux.state", exit_code=1)))
+    assert not judge(case("length-limit"), result(2.6), result(2.6), rounds=20).dormant
+    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("healthy", exit_code=0)))
+    assert not judge(case("length-limit"), result(2.6, died=True), result(2.6), rounds=20).dormant
 
 
 def test_cases_run_side_by_side_and_come_in_order() -> None:
