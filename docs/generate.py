@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs import support
 from eagletrace.cli import lab
 from eagletrace.cli.demo import DEMO_RUN
 from eagletrace.cli.main import COMMANDS
@@ -40,6 +41,7 @@ WITH_PARTS = (
     ROOT / "docs" / "architecture.md",
     ROOT / "docs" / "trace-format.md",
     ROOT / "docs" / "exports.md",
+    ROOT / "docs" / "support.md",
 )
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
@@ -186,6 +188,11 @@ def targets() -> str:
     )
 
 
+def support_table() -> str:
+    """What is traced, diagnosed and replayed."""
+    return table(("target", "draft", "SGLang", "drafts", *support.COLUMNS), support.cells())
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "commands": commands,
@@ -198,6 +205,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "queries": queries,
     "targets": targets,
+    "support": support_table,
 }
 
 

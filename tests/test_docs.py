@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from docs import generate
+from docs import generate, support
 from eagletrace.cli.main import COMMANDS
 from eagletrace.lab.engines import ENGINES, python_variable
 from eagletrace.settings import VARIABLES
 from eagletrace.store.dataset.source import CACHE_BYTES, CACHE_DIR
 
+pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -98,3 +99,25 @@ def test_the_picture_is_the_tools_own_and_self_contained() -> None:
     assert svg.startswith("<svg") and "aux.not_captured" in svg.replace("&#160;", " ")
     assert "url(http" not in svg and "@font-face" not in svg
     assert re.findall(r"/(?:work|tmp|root|home)/", svg) == []
+
+
+@pytest.mark.parametrize("test", support.tests())
+def test_a_test_that_the_support_table_names_exists(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_a_support_table_that_is_untrue_fails_the_session(pytester: pytest.Pytester) -> None:
+    """A session over all tests, once with a named test that passes, once with one that is left out."""
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    pytester.makepyfile(test_one="def test_served(): pass")
+    pytester.makeini("[pytest]\ntestpaths = .\n")
+    pytester.makepyfile(**{"docs/__init__": "", "docs/support": "def tests(): return ['test_one.py::test_served']"})
+    assert pytester.runpytest_subprocess().ret == 0
+    pytester.makepyfile(
+        **{"docs/support": "def tests(): return ['test_one.py::test_served', 'test_one.py::test_gone']"}
+    )
+    done = pytester.runpytest_subprocess()
+    assert done.ret == 1
+    done.stdout.fnmatch_lines("*by a test that did not pass: test_one.py::test_gone*")
+    assert pytester.runpytest_subprocess("test_one.py").ret == 0  # of some tests nothing is asked

@@ -1,0 +1,77 @@
+"""What is traced, diagnosed and replayed, each with the test that shows it.
+
+The page docs/support.md is made from here, and a session over all tests fails when a test named here did not pass
+(`tests/conftest.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+COLUMNS = ("traced", "diagnosed", "replayed")
+
+
+@dataclass(frozen=True)
+class Support:
+    """One row: what was served, and the tests that show what eagletrace did with it; None where none does."""
+
+    target: str  # the engine's class
+    draft: str
+    sglang: str
+    shape: str  # chain or tree, the worker where there are two
+    traced: str | None  # counts and tokens are the engine's
+    diagnosed: str | None  # faults are named and the healthy server is called healthy
+    replayed: str | None  # the reference drafts what the server drafted
+
+    @property
+    def tests(self) -> list[str]:
+        """The ids of its tests."""
+        return [test for test in (self.traced, self.diagnosed, self.replayed) if test is not None]
+
+
+AGREEMENT = "tests/lab/test_agreement.py::test_counts_agree_with_the_engine[{}]"
+FAULTS = "tests/lab/test_faults_on_the_engine.py::test_a_fault_is_named_first_and_proved[{}]"
+KIMI = "tests/lab/test_kimi.py::{}"
+LLAMA = Support("LlamaForCausalLM", "LlamaForCausalLMEagle3", "0.5.23", "chain", None, None, None)
+
+ROWS = (
+    replace(LLAMA, traced=AGREEMENT.format("0.5.23-v2-chain"), diagnosed=FAULTS.format("rope-theta"),
+            replayed=FAULTS.format("rope-theta")),
+    replace(LLAMA, shape="tree", traced=AGREEMENT.format("0.5.23-v2-tree")),
+    replace(LLAMA, sglang="0.5.20", traced=AGREEMENT.format("0.5.20-v2-chain")),
+    replace(LLAMA, sglang="0.5.20", shape="tree", traced=AGREEMENT.format("0.5.20-v2-tree")),
+    replace(LLAMA, sglang="0.5.9", shape="chain, first worker", traced=AGREEMENT.format("0.5.9-v1-chain"),
+            diagnosed=FAULTS.format("layer-keys-0.5.9"), replayed=FAULTS.format("layer-keys-0.5.9")),
+    replace(LLAMA, sglang="0.5.9", shape="tree, first worker", traced=AGREEMENT.format("0.5.9-v1-tree")),
+    replace(LLAMA, sglang="0.5.9", shape="chain, second worker", traced=AGREEMENT.format("0.5.9-v2-chain")),
+    Support(
+        "KimiK25ForConditionalGeneration", "LlamaForCausalLMEagle3", "0.5.23", "chain",
+        KIMI.format("test_a_draft_of_each_class_is_traced_and_replayed[kimi-healthy]"),
+        KIMI.format("test_a_wrapper_that_swallows_the_request_is_named_with_widths_and_proved"),
+        KIMI.format("test_a_draft_of_each_class_is_traced_and_replayed[kimi-healthy]"),
+    ),
+    Support(
+        "KimiK25ForConditionalGeneration", "Eagle3DeepseekV2ForCausalLM", "0.5.23", "chain",
+        KIMI.format("test_a_draft_of_each_class_is_traced_and_replayed[kimi-latent]"),
+        KIMI.format("test_keys_that_the_latent_draft_drops_are_named_and_proved"),
+        KIMI.format("test_a_draft_of_each_class_is_traced_and_replayed[kimi-latent]"),
+    ),
+    Support(
+        "KimiK25ForConditionalGeneration", "LlamaForCausalLMEagle3", "0.5.9", "-", None,
+        KIMI.format("test_0_5_9_is_named_by_the_trace"), None,
+    ),
+)  # fmt: skip
+
+
+def tests() -> list[str]:
+    """The ids of all tests that the table names, each once."""
+    return list(dict.fromkeys(test for row in ROWS for test in row.tests))
+
+
+def cells() -> Iterator[tuple[str, ...]]:
+    """The table's rows: a cell that a test shows leads to it."""
+    for row in ROWS:
+        shown = (getattr(row, column) for column in COLUMNS)
+        yield (f"`{row.target}`", f"`{row.draft}`", row.sglang, row.shape,
+               *("-" if test is None else f"[yes](../{test.split('::')[0]})" for test in shown))  # fmt: skip
