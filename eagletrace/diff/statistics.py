@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from eagletrace.diff import policy
-from eagletrace.diff.distributions import normal_quantile, t_p, t_quantile
+from eagletrace.distributions import normal_quantile, t_p, t_quantile
 
 Array = npt.NDArray[np.float64]
 _MOST_TIMES = 1e9

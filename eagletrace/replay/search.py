@@ -26,9 +26,8 @@ from eagletrace.replay.scoring import Scored, gain, score
 COSTS = 0.05
 """Share of the accept length that a change must cost to be a cause; less is harmless, or too little to matter."""
 REGAINS = 0.05
-"""Share of the accept length that a change of the intended draft must add to be a cause."""
-REGAINS_ALPHA = 0.005
-"""Level at which it must be above nothing: about forty are tried, and one may fit by chance."""
+"""Share of the accept length that a change of the intended draft must add to be a cause; of about forty that are tried
+one may fit few rounds by chance, so that it must be shown beside all of them."""
 HINTS = 0.02
 """Share of the accept length that a change of the files seems to add, where its interval reaches beyond what matters:
 too much to call it nothing. What was served otherwise has been seen, and its cost has to seem to matter."""
@@ -207,7 +206,7 @@ def _repair(
             progress(f"what it regains: {change.text}")
             scored, _ = _runnable(change(recipe), recording)
             if scored is not None:
-                tried.append(Tried(change, scored, gain(scored, start, alpha=REGAINS_ALPHA)))
+                tried.append(Tried(change, scored, gain(scored, start, of=len(candidates))))
         tried.sort(key=lambda t: -t.gain[0])
         if not tried or not _matters(tried[0].gain, start, REGAINS):
             found.undecided += [t for t in tried[:1] if _may_matter(t.gain, start, REGAINS, HINTS)]

@@ -7,7 +7,7 @@ import pytest
 
 from eagletrace.diff import policy
 from eagletrace.diff.behaviour import compare_behaviour
-from eagletrace.diff.distributions import t_p, t_quantile
+from eagletrace.distributions import t_p, t_quantile
 from eagletrace.diff.statistics import Ratio, compare, correct
 from tests.diff.simulator import pair
 
