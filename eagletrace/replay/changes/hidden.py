@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -190,9 +191,10 @@ def _rounds(recording: Recording) -> list[Change]:
 
 
 def _rows_of_the_last(recording: Recording, recipe: Recipe) -> edits.RowOfAnother:
-    """Of each launch, the state of its last row, for all its other rows.
+    """Of each launch's extend, the state of its last row, for all its other rows.
 
-    A round drafts from the extend of the launch before; a request in its first round starts from its own prefill.
+    A round drafts from the extend of its request's launch before; a request in its first round starts from its own
+    prefill. Where the last row was of a request that ended there, what it would have gone on from may not be recorded.
     """
     reference = Reference(recipe)
     launches: dict[int, list[tuple[Sequence, Round]]] = {}
@@ -203,13 +205,14 @@ def _rows_of_the_last(recording: Recording, recipe: Recipe) -> edits.RowOfAnothe
             for served in sequence.rounds:
                 launches.setdefault(served.number, []).append((sequence, served))
     states: dict[tuple[int, int], Tensor] = {}
-    for batch in launches.values():
-        running = [(s, r) for s, r in batch if r.request_round > 1]
-        if not running:
-            continue
-        last, at = max(running, key=lambda pair: pair[1].row)
-        for sequence, served in running:
-            states[sequence.seq, served.anchor] = out[last.seq][at.anchor]
+    for sequence in recording.sequences:
+        for before, served in pairwise(sequence.rounds):
+            if served.request_round != before.request_round + 1:
+                continue
+            last, at = max(launches[before.number], key=lambda pair: pair[1].row)
+            goes_on = at.anchor + at.correct + 1
+            if goes_on < len(out[last.seq]):
+                states[sequence.seq, served.anchor] = out[last.seq][goes_on]
     return edits.RowOfAnother(states)
 
 
