@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from eagletrace.check import check
     from eagletrace.diagnose import diagnose
     from eagletrace.diff import diff
+    from eagletrace.instrumentations.training import record_training
     from eagletrace.store import open_run
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "check", "diagnose", "diff", "instrument", "open_run", "uninstrument"]
+__all__ = ["__version__", "check", "diagnose", "diff", "instrument", "open_run", "record_training", "uninstrument"]
 
 _WHERE = {
     "check": "eagletrace.check",
@@ -26,6 +27,7 @@ _WHERE = {
     "diff": "eagletrace.diff",
     "instrument": "eagletrace.activate",
     "open_run": "eagletrace.store",
+    "record_training": "eagletrace.instrumentations.training",
     "uninstrument": "eagletrace.activate",
 }
 

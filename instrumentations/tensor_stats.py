@@ -11,16 +11,17 @@ _CHUNK = 1 << 22  # elements at a time, so that the float32 copy of a large head
 _PRIME = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
-def checksum(tensor: torch.Tensor, device: torch.device | None = None) -> str:
+def checksum(tensor: torch.Tensor, device: torch.device | None = None, rounded_to: torch.dtype | None = None) -> str:
     """Position-weighted sum of the values' float32 bits (integers: of the values), 16 hex digits.
 
     Equal for equal values whatever their floating dtype, so that a bfloat16 file and its float32 parameter agree.
     With `device` it is computed there, a chunk at a time: a CPU needs a minute for a file of a billion values.
+    With `rounded_to` it is that of the values rounded to that dtype.
     """
     flat = tensor.detach().reshape(-1)
     total = 0
     for start in range(0, flat.numel(), _CHUNK):
-        part = flat[start : start + _CHUNK].to(device)
+        part = flat[start : start + _CHUNK].to(device=device, dtype=rounded_to)
         bits = (
             part.to(torch.float32).view(torch.int32).to(torch.int64)
             if part.is_floating_point()

@@ -50,7 +50,7 @@ def states(f: Facts) -> Outcome:
     """As many aux hidden states are captured as the fusion layer takes."""
     due = f.draft.aux_count if f.needs_aux else None
     if due is None:
-        return skip("the draft has no fusion layer of whole aux hidden states")
+        return skip(NOT_DUE if f.draft.algorithm != "EAGLE3" else "the fusion layer takes no whole number of states")
     if f.captured is None:
         return unknown(GIVE_TARGET)
     depth = f.target.layers if f.target else None
@@ -68,7 +68,7 @@ def width(f: Facts) -> Outcome:
     """The captured states side by side, and the engine's fusion layer, are as wide as the stored one."""
     fc, hidden, count = f.draft.fc_in, f.draft.target_hidden_size, f.engine_aux_count
     if not f.needs_aux or fc is None or hidden is None or count is None:
-        return skip("the draft has no fusion layer of aux hidden states")
+        return skip(NOT_DUE)
     if f.target is not None and f.target.hidden_size not in (None, hidden):
         return skip("the target's hidden states have another width: see target.hidden_size")
     states_given = len(f.captured) if f.captured is not None else None
@@ -135,6 +135,8 @@ def layers(f: Facts) -> Outcome:
 
 def ids_unread(f: Facts) -> Outcome:
     """The ids stand where the engine reads them."""
+    if f.draft.algorithm != "EAGLE3":
+        return skip(NOT_DUE)
     places = [place for place in _places(f) or () if not place.read]
     harmless = [place.where for place in places if place.as_inputs or place.as_outputs]
     if harmless:

@@ -16,9 +16,9 @@ def add_parser(subparsers: Subparsers) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "replay",
-        help="recompute the drafts with a reference EAGLE-3: does the server draft what its checkpoint says?",
+        help="recompute the drafts with a reference: does the server draft what its checkpoint says?",
         description="Recompute a run's drafts from its recorded hidden states (EAGLETRACE_LEVEL=tensors) with a "
-        "reference EAGLE-3, compare stage by stage, and search for the change that explains what was served.",
+        "reference EAGLE, compare stage by stage, and search for the change that explains what was served.",
         epilog="Exit status: 0 agrees with what was served; 1 differs; 2 bad input; 3 nothing recorded to replay.",
     )
     parser.add_argument("run", metavar="RUN", help=RUN_HELP)

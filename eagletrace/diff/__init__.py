@@ -11,8 +11,10 @@ from eagletrace.diff.result import (
     Parting,
     StageDifference,
 )
+from eagletrace.diff.trained import Departure, Frozen, TrainedTensor, TrainingComparison
 
 __all__ = [
-    "CauseDelta", "Diff", "Difference", "Divergence", "Explanation", "FactChange", "Parting", "StageDifference", "diff",
-    "diff_many",
+    "CauseDelta", "Departure", "Diff", "Difference", "Divergence", "Explanation", "FactChange", "Frozen",
+    "Parting", "StageDifference", "TrainedTensor",
+    "TrainingComparison", "diff", "diff_many",
 ]  # fmt: skip

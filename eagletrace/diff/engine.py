@@ -11,6 +11,7 @@ from typing import TypeAlias
 import duckdb
 
 from eagletrace.diagnose import Diagnosis, diagnose
+from eagletrace.diff import training
 from eagletrace.diff.bearing import explain
 from eagletrace.diff.behaviour import Behaviour, compare_behaviour
 from eagletrace.diff.causes import compare_causes
@@ -19,6 +20,7 @@ from eagletrace.diff.divergence import find_divergence
 from eagletrace.diff.facts import Facts, read_facts
 from eagletrace.diff.measures import ACCEPT_LENGTH, Measured, measure
 from eagletrace.diff.result import CauseDelta, Diff, Divergence, Verdict
+from eagletrace.diff.trained import TrainingComparison
 from eagletrace.errors import DamagedRunError
 from eagletrace.store import Run, open_run
 
@@ -71,16 +73,31 @@ def _read(run: Run) -> Digest:
 
 def compare(a: Run, of_a: Digest, b: Run, of_b: Digest) -> Diff:
     """The diff of two runs that were read."""
-    contract = compare_contract(of_a.facts, of_b.facts)
+    beside = _beside_training(a, of_a, b, of_b)
+    contract = compare_contract(of_a.facts, of_b.facts) if beside is None else training.contract_of(beside)
     behaviour = compare_behaviour(of_a.measured, of_b.measured)
     causes = compare_causes(of_a.diagnosis, of_b.diagnosis)
     divergence = find_divergence(a, b)
-    verdict, why = judge(contract, behaviour, causes, divergence)
+    if beside is None:
+        verdict, why = judge(contract, behaviour, causes, divergence)
+        notes = _notes(of_a, of_b, behaviour)
+    else:
+        verdict, why = training.judge(beside, causes)
+        notes = list(beside.notes)
     told = explain(causes, contract.changes, changed=verdict == "changed")
     return Diff(
         of_a.diagnosis.run, of_b.diagnosis.run, verdict, why, contract.changes, contract.same, behaviour.differences,
-        divergence, causes, told, behaviour.paired, tuple(_notes(of_a, of_b, behaviour)),
+        divergence, causes, told, behaviour.paired, tuple(notes), beside,
     )  # fmt: skip
+
+
+def _beside_training(a: Run, of_a: Digest, b: Run, of_b: Digest) -> TrainingComparison | None:
+    """Training beside serving, where one of the two runs is a recorded validation step."""
+    if training.is_training(of_a.facts) == training.is_training(of_b.facts):
+        return None
+    first_a, first_b = (digest.diagnosis.acceptance.depth1 for digest in (of_a, of_b))
+    states = training.read_states(a), training.read_states(b)
+    return training.compare_training(of_a.facts, of_b.facts, first_a, first_b, *states)
 
 
 def judge(contract: Contract, behaviour: Behaviour, causes: CauseDelta, divergence: Divergence) -> tuple[Verdict, str]:

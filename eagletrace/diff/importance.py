@@ -79,6 +79,13 @@ _RULES: tuple[tuple[Importance, str, str], ...] = (
     ("decisive", "head.*", "head of the draft"),
     ("decisive", "forward.*", "what the draft is given"),
     ("decisive", "graph.*", "what the draft is given from a captured graph"),
+    # two runs of training; one beside a server's is compared by `training.py`
+    ("relevant", "run.kind", "training or serving"),
+    ("noise", "training.rounded*", "follows from the values"),
+    ("noise", "training.target_path", "a path"),
+    ("relevant", "training.library*", "another package or release trains"),
+    ("relevant", "training.outside_draft_vocab*", "other texts"),
+    ("decisive", "training.*", "how the draft is trained"),
     # arguments of the server that have no fact of their own
     ("noise", "server_args/*path", "a path"),
     ("noise", "server_args/served_model_name", "a name"),

@@ -52,3 +52,15 @@ rounds by 0.4 % in each operation. A wrong input costs tenths."""
 OTHER_STATE_COSINE = 0.9
 """Cosine of two states at the same tokens below which they are not one state in other roundings: runs that differ so
 are changed, whatever the acceptance of so few requests shows. Rounding in bfloat16 leaves more than 0.99."""
+
+FIRST_DRAFTS_KEPT = 0.5
+"""Share of training's accuracy of first drafts below which acceptance at depth 1 cannot be other text: validation texts
+and traffic differ, the draft's vocabulary does not cover either whole, and a token may be sampled. Together they cost
+some tenths; a broken draft loses most of it."""
+
+STATE_SIZE = 2.0
+"""Times by which the RMS of a slot's states may differ between training and serving. Of one layer it varies by tenths
+with the text; layers of a model differ by more."""
+
+TENSORS_NAMED = 4
+"""Tensors and departures that a verdict names; the facts have all."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from eagletrace.diagnose.result import RunInfo
 from eagletrace.diff import policy
+from eagletrace.diff.trained import TrainingComparison
 
 Verdict = Literal["same", "changed"]
 Kind = Literal["added", "gone", "changed"]
@@ -205,7 +206,8 @@ class CauseDelta:
 
 @dataclass(frozen=True)
 class Diff:
-    """The whole answer for two runs. `why` says what made the verdict."""
+    """The whole answer for two runs. `why` says what made the verdict; `training` is there where one of the two is a
+    validation step of the draft's training."""
 
     a: RunInfo
     b: RunInfo
@@ -219,6 +221,7 @@ class Diff:
     explanations: tuple[Explanation, ...] = ()
     paired: bool = False
     notes: tuple[str, ...] = field(default=())
+    training: TrainingComparison | None = None
 
     @property
     def exit_code(self) -> int:
@@ -246,4 +249,5 @@ class Diff:
             "checks": self.causes.checks_json(),
             "explanations": [e.to_json() for e in self.explanations],
             "notes": list(self.notes),
+            **({"training": self.training.to_json()} if self.training is not None else {}),
         }

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 CONTRACT_KEYS: dict[str, str] = {
     "trace.redacted": "whether token ids are keyed hashes (EAGLETRACE_REDACT)",
+    "run.kind": "training for a recorded validation step (eagletrace.record_training); a server's run has no such key",
     # what serves
     "engine.name": "sglang",
     "engine.version": "version of the engine",
     "server.model_path": "path of the target",
     "server.speculative_draft_model_path": "path of the draft; null without speculation",
     "server.speculative_algorithm": "actual: the server's; expected: the one that fits the draft's class "
-    "(EAGLE3 for an EAGLE-3 draft: an fc that fuses aux states, or a d2t)",
+    "(EAGLE3 for an EAGLE-3 draft: an fc that fuses aux states, or a d2t; EAGLE for an EAGLE-1 or EAGLE-2 draft)",
     "server.speculative_num_steps": "draft steps per round",
     "server.speculative_eagle_topk": "branches per step",
     "server.speculative_num_draft_tokens": "nodes of the verify tree, root included",
@@ -34,10 +35,13 @@ CONTRACT_KEYS: dict[str, str] = {
     "target.vocab_size": "target vocabulary",
     "target.rope": "rotary settings as the engine has them: {theta, scaling, head_dim, partial, max_position}",
     "draft.architecture": "class of the draft",
+    "draft.family": "eagle3 (fc over aux states) or eagle (EAGLE-1 and EAGLE-2: fc over embedding and last hidden "
+    "state); null for others",
     "draft.hidden_size": "hidden size of the draft",
     "draft.target_hidden_size": "hidden size of the target as the draft's configuration or fc says",
     "draft.vocab_size": "vocab_size in the draft's configuration; expected: the target's",
-    "draft.draft_vocab_size": "draft vocabulary served (rows of the head); expected: rows of the checkpoint's head",
+    "draft.draft_vocab_size": "draft vocabulary served (rows of the head; with a token map its length); expected: rows "
+    "of the checkpoint's head",
     "draft.tie_word_embeddings": "whether the draft's head is its embedding; expected: false when the file has a head",
     "draft.load_lm_head_from_target": "whether the engine replaces the draft's head by the target's",
     "draft.rope": "as target.rope, of the draft",
@@ -84,6 +88,21 @@ CONTRACT_KEYS: dict[str, str] = {
     "forward.fc_shapes": "[input shape, output shape] of the first fc call",
     "graph.draft_extend_input_width": "actual: width of the captured draft extend's input buffer; expected: width of "
     "the hidden state given to it (SGLang skips the copy where they differ, and replays on old values)",
+    # a draft in training
+    "training.library": "{name, version} of the package that trains",
+    "training.trained": "names of the parameters that are trained",
+    "training.frozen": "names of the parameters that are not",
+    "training.rounded": "checksums of the values rounded to other dtypes: {name: {bfloat16, float16}}",
+    "training.norms": "{norm_before_residual, norm_before_fc, fc_norm, norm_output}, as the configuration has them",
+    "training.target_path": "path of the target that the draft was compared with",
+    "training.embed_equals_target": "{key, rows, equal_rows, equal, rounded_to, relative_difference}: the draft's "
+    "embedding against the target's; null where one of the two has none",
+    "training.head_equals_target": "as training.embed_equals_target: the draft's head against the target's rows of the "
+    "draft vocabulary",
+    "training.target_choice": "vocabulary: drafts are compared with the best of all tokens; draft vocabulary: with the "
+    "best of those that the draft has",
+    "training.outside_draft_vocab": "{tokens, outside}: tokens of the validation texts that the loss looks at, and "
+    "those of them that the draft's vocabulary lacks",
 }
 
 EVENT_KINDS: dict[str, str] = {

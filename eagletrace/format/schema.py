@@ -111,7 +111,12 @@ PARAMS = Table(
         Column("elements", "int64", "number of elements"),
         Column("elements_loaded", "int64", "elements that checkpoint tensors wrote"),
         Column("checkpoint_keys", "list<string>", "checkpoint tensors that wrote into it"),
-        Column("shared_with", "string", "the parameter whose storage it uses, as `side:name`"),
+        Column(
+            "shared_with",
+            "string",
+            "the parameter whose storage it uses, as `side:name`, with `[hot_token_id]` "
+            "where it is a copy of the rows of the token map",
+        ),
         Column("shape", "list<int64>", "shape"),
         Column("dtype", "string", "dtype as served"),
         Column("rms", "float64", "root mean square of the values; NaN if any value is NaN"),
@@ -119,7 +124,7 @@ PARAMS = Table(
         Column("epoch", "int32", "0 after loading, then one more for each change of the weights"),
         Column("constant", "float64", "the value that all elements share; NULL if they differ"),
         Column("nan_count", "int64", "elements that are NaN or infinite"),
-        Column("phase", "string", "loaded (right after load_weights) or serving (before the first forward)"),
+        Column("phase", "string", "loaded (right after load_weights), serving (before the first forward) or training"),
         Column("module_type", "string", "class of the module that holds it"),
         Column("loaded_checksum", "string", "checksum right after load_weights", "16 hex digits"),
         _TIME,

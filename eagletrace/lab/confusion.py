@@ -116,8 +116,29 @@ def page(rows: Iterable[MatrixCase], pair: str) -> str:
         "served draft tokens that a replay under the first cause reproduces, `regained` the accept length of the\n"
         f"replay without it; a proof has {PROOF_FIDELITY} or more of the first, and {PROOF_REGAINED} of the healthy\n"
         f"accept length or more. {counts[-1]:,} rounds or a little more were served of each.\n\n"
-        f"{markdown(most)}{_fewer(known, counts) if len(counts) > 1 else ''}"
+        f"{markdown(most)}{_without_proof(most)}{_fewer(known, counts) if len(counts) > 1 else ''}"
     )
+
+
+def _without_proof(rows: Sequence[MatrixCase]) -> str:
+    """The faults without a proof, and why there can be none where there can be none."""
+    faults = [row for row in rows if row.kind == "fault"]
+    missing = [row for row in faults if not proved(row)]
+    if not missing:
+        return ""
+    why = {row.name: CASES[row.name].unproved if row.name in CASES else "" for row in missing}
+    due = len(faults) - sum(map(bool, why.values()))
+    lines = [
+        f"\n{len(faults) - len(missing)} of the {due} faults that can have a proof have one. The others:\n",
+        "| case | fidelity | regained | why |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for row in missing:
+        cells = (
+            f"`{row.name}`", _number(row.fidelity, 3), _number(row.regained_accept_length),
+            why[row.name] or "**one should be there**",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _fewer(rows: Sequence[MatrixCase], counts: Sequence[int]) -> str:

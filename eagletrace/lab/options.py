@@ -150,6 +150,7 @@ def serving(options: ServeOptions) -> Serving:
         "speculative-num-draft-tokens": options.draft_tokens or _draft_tokens(options),
         **({"tp": options.tp} if options.tp > 1 else {}),
         **({"dp": options.dp} if options.dp > 1 else {}),
+        **({"speculative-token-map": str(models.token_map.resolve())} if models.token_map else {}),
         **chosen.flags,
         **options.extra_flags,
     }

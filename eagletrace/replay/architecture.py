@@ -28,7 +28,11 @@ class Latent:
 
 @dataclass(frozen=True)
 class Architecture:
-    """An EAGLE-3 draft of one or more decoder layers, with grouped-query attention or, if `latent`, MLA.
+    """An EAGLE draft of one or more decoder layers, with grouped-query attention or, if `latent`, MLA.
+
+    With `feature` it is EAGLE-1 or EAGLE-2 (SGLang models/llama_eagle.py, 0.5.23): at every depth `fc` takes the
+    embedding and the last hidden state, the target's after its final norm or the draft's own; there is no norm before
+    the first attention and none before the head. Else it is EAGLE-3, and `fc` fuses the target's aux states at depth 1.
 
     `norm_before_fc` normalises the concatenated aux states, `fc_norm` each of them, `norm_output` hands the normed
     state to the next depth (SGLang models/llama_eagle3.py and kimi_k25_eagle3.py, 0.5.23); `norm_before_residual` makes
@@ -49,6 +53,7 @@ class Architecture:
     norm_output: bool = False
     norm_before_residual: bool = False
     latent: Latent | None = None
+    feature: bool = False
     intermediate_size: int = 0
     attention_scale: float = 0.0
     """What attention scores are multiplied by."""
@@ -57,10 +62,11 @@ class Architecture:
     def of(draft: Draft) -> Architecture:
         """The shape of a described draft; ReplayError for an architecture that the reference does not have."""
         settings, where = draft.settings, draft.checkpoint.path
-        if draft.algorithm != "EAGLE3":
+        feature = draft.algorithm == "EAGLE" and draft.attention == "gqa"
+        if draft.algorithm != "EAGLE3" and not feature:
             raise ReplayError(
-                f"{where} is a draft of class {draft.architecture} ({draft.algorithm}); the reference has EAGLE-3 "
-                "drafts only"
+                f"{where} is a draft of class {draft.architecture} ({draft.algorithm}); the reference has drafts of "
+                "EAGLE-1 to EAGLE-3 only"
             )
         heads = configs.integer(settings, "num_attention_heads")
         if not draft.hidden_size or not heads:
@@ -85,6 +91,7 @@ class Architecture:
             norm_output=bool(draft.norms.output),
             norm_before_residual=bool(draft.norms.before_residual),
             latent=latent,
+            feature=feature,
             intermediate_size=configs.integer(settings, "intermediate_size") or 0,
             attention_scale=head_dim**-0.5 * (rope.score_factor() if latent else 1.0),
         )
@@ -103,9 +110,10 @@ def _latent(settings: Mapping[str, Any]) -> Latent:
 def needed_tensors(shape: Architecture) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the matrices that a draft cannot do without, its head apart."""
     hidden, heads = shape.hidden_size, shape.heads
-    found: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, shape.aux_count * shape.target_hidden_size)}
+    fused = hidden + shape.target_hidden_size if shape.feature else shape.aux_count * shape.target_hidden_size
+    found: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, fused)}
     for layer in range(shape.layers):
-        width = hidden if layer else 2 * hidden
+        width = hidden if layer or shape.feature else 2 * hidden
         latent = shape.latent
         if latent is None:
             rows = {"q_proj": heads, "k_proj": shape.kv_heads, "v_proj": shape.kv_heads}

@@ -26,6 +26,8 @@ from eagletrace.store import Run
 
 EMBEDDING = re.compile(r"(?:.*\.)?embed_tokens\.weight")
 HEAD = re.compile(r"(?:.*\.)?lm_head\.weight")
+FINAL_NORM = re.compile(r"(?:model\.|language_model\.)*norm\.weight")
+MAPPED = "[hot_token_id]"
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SMALL = 1 << 22  # elements up to which checksums are compared
 BIG = 1 << 26  # elements from which on a table keeps the file's type, so that its rows alone are widened
@@ -72,6 +74,10 @@ class Material:
     facts: dict[str, Any]
     expected: dict[str, Any]
     fates: dict[str, str]
+    target_norm: Tensor | None = None
+    """Weight of the target's final norm, [H]."""
+    token_map: Tensor | None = None
+    """Target id of each draft id, [Vd]: the token map that the server was given."""
     later: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Tensors of the draft that changed while serving, as they were last."""
     altered: set[str] = field(default_factory=set[str])
@@ -116,7 +122,7 @@ def load(run: Run, draft: Path, target: Path) -> Material:
         )
     material = Material(
         described, architecture, filed, {}, widened(embedding), widened(head), configs.flat(targets.config), facts,
-        expected, dict(run.execute("SELECT key, fate FROM checkpoint_keys")),
+        expected, dict(run.execute("SELECT key, fate FROM checkpoint_keys")), first(targets, FINAL_NORM),
     )  # fmt: skip
     _belongs(run, files, targets, material)
     _serve(run, files, material)
@@ -180,6 +186,9 @@ def _serve(run: Run, files: Checkpoint, material: Material) -> None:
     ):
         recorded[epoch > 0][name] = tensor(dtype, shape, data)
     held = recorded[False]
+    material.token_map = held.pop("hot_token_id", None)
+    if material.token_map is None and _map_was_given(material):
+        material.unknown.append("the ids of the token map were not recorded (record with EAGLETRACE_LEVEL=tensors)")
     for name, value in recorded[True].items():
         material.later |= _split(name, value, material.architecture)
     rows = run.execute(
@@ -199,9 +208,17 @@ def _serve(run: Run, files: Checkpoint, material: Material) -> None:
         material.served |= _split(name, value, material.architecture)
 
 
+def _map_was_given(material: Material) -> bool:
+    """Whether the server was given a token map and uses it: EAGLE-3 takes the file's `d2t`."""
+    return bool(material.facts.get("server.speculative_token_map") and material.facts.get("hot_token_id")
+                and "d2t" not in material.filed)  # fmt: skip
+
+
 def _shared(shared: str | None, material: Material) -> Tensor | None:
     if not shared:
         return None
+    if shared.endswith(MAPPED):
+        return None if material.token_map is None else material.target_head[material.token_map]
     return material.target_head if "head" in shared else material.target_embedding
 
 

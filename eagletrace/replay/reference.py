@@ -1,8 +1,9 @@
-"""EAGLE-3 in plain PyTorch: what a draft proposes at every position of a recorded sequence.
+"""EAGLE-1 to EAGLE-3 in plain PyTorch: what a draft proposes at every position of a recorded sequence.
 
-From the papers (Li et al., EAGLE 2024, EAGLE-3 2025) and SGLang's `models/llama_eagle3.py` and
-`speculative/eagle_worker_v2.py` (0.5.23), without an engine. Stages, in order: inputs, fuse, embed, layers (one causal
-pass over the sequence gives the draft's KV), logits, recurrent steps, and the choice of a chain or tree.
+From the papers (Li et al., EAGLE and EAGLE-2 2024, EAGLE-3 2025) and SGLang's `models/llama_eagle.py`,
+`models/llama_eagle3.py` and `speculative/eagle_worker_v2.py` (0.5.23), without an engine. Stages, in order: inputs,
+fuse, embed, layers (one causal pass over the sequence gives the draft's KV), logits, recurrent steps, and the choice of
+a chain or tree.
 
 Shapes: n rows of a sequence, A anchors, K branches, H hidden size, h heads, g KV heads, e head dim, Vd draft
 vocabulary.
@@ -27,9 +28,11 @@ ANCHORS_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class Extended:
-    """One causal pass: `fused` [n, H] (into the first layer), `out` [n, H] (before the final norm), and each layer's
-    rotated keys and values, [n, g, e]."""
+    """One causal pass: `start` [n, H] (what depth 1 starts from: `fused`, or for EAGLE-1 the target's hidden state),
+    `fused` [n, H] (into the first layer), `out` [n, H] (before the final norm), and each layer's rotated keys and
+    values, [n, g, e]."""
 
+    start: Tensor
     fused: Tensor
     out: Tensor
     cache: list[tuple[Tensor, Tensor]]
@@ -83,9 +86,11 @@ class Reference:
         return hidden
 
     def fuse(self, sequence: Sequence, hidden: Tensor) -> Tensor:
-        """Aux states [n, A * H] to one state [n, H]: norms of the 3.1 flags, then `fc`."""
+        """States given [n, width] to what enters the first layer [n, H]: norms of the 3.1 flags, then `fc`."""
         recipe, shape = self.recipe, self.shape
-        if recipe.apply_fc:
+        if shape.feature:
+            hidden = self.join(self.embed(self._tokens_of(sequence, len(hidden))), hidden)
+        elif recipe.apply_fc:
             weight = recipe.tensors["fc.weight"]
             if hidden.shape[-1] != weight.shape[1]:
                 raise ReplayError(
@@ -103,6 +108,15 @@ class Reference:
             hidden = edit.fused(sequence, hidden)
         return hidden
 
+    def join(self, embeds: Tensor, hidden: Tensor) -> Tensor:
+        """EAGLE-1's `fc` over embeddings and hidden states side by side, [..., H] each."""
+        weight, given = self.recipe.tensors["fc.weight"], torch.cat([embeds, hidden], -1)
+        if given.shape[-1] != weight.shape[1]:
+            raise ReplayError(
+                f"the draft's fc takes {weight.shape[1]} elements, embedding and hidden state have {given.shape[-1]}"
+            )
+        return F.linear(given, weight, self.recipe.tensors.get("fc.bias"))
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Token ids [...] to embeddings [..., H]; an id outside the table gives zeros."""
         table = self.recipe.embedding
@@ -112,11 +126,12 @@ class Reference:
 
     def extend(self, sequence: Sequence) -> Extended:
         """The draft over the whole sequence, each row seeing itself and those before."""
-        fused = self.fuse(sequence, self.inputs(sequence))
+        given = self.inputs(sequence)
+        fused = self.fuse(sequence, given)
         n = len(fused)
-        tokens, positions = sequence.tokens[1 : n + 1], torch.arange(n) + self.recipe.position_shift
+        tokens, positions = self._tokens_of(sequence, n), torch.arange(n) + self.recipe.position_shift
         for edit in self.recipe.edits:
-            tokens, positions = edit.tokens(sequence, tokens), edit.positions(sequence, positions)
+            positions = edit.positions(sequence, positions)
         embeds, hidden, cache = self.embed(tokens), fused, list[tuple[Tensor, Tensor]]()
         rows = torch.arange(n)
         for layer in range(self.shape.layers):
@@ -132,25 +147,33 @@ class Reference:
                 ]
             )
             hidden = self._rest(layer, hidden, mixed)
-        return Extended(fused, hidden, cache)
+        return Extended(given if self.shape.feature else fused, fused, hidden, cache)
+
+    def _tokens_of(self, sequence: Sequence, n: int) -> Tensor:
+        """Token ids that the extend embeds, [n]."""
+        tokens = sequence.tokens[1 : n + 1]
+        for edit in self.recipe.edits:
+            tokens = edit.tokens(sequence, tokens)
+        return tokens
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Draft-vocabulary logits of states [..., H] before the final norm."""
-        return F.linear(self._norm(hidden, "norm"), self.recipe.head.float())
+        normed = hidden if self.shape.feature else self._norm(hidden, "norm")
+        return F.linear(normed, self.recipe.head.float())
 
-    def handed_on(self, fused: Tensor, first: Tensor | None, given: Tensor, made: Tensor) -> Tensor:
+    def handed_on(self, start: Tensor, first: Tensor | None, entered: Tensor, made: Tensor) -> Tensor:
         """What the next depth is fed: the state before the final norm unless the recipe says otherwise.
 
-        `fused` is that of the extend, `first` what the extend handed on (None there), `given` the state that this depth
-        was given and `made` the one that its layers made of it; [..., H] each.
+        `start` is that of the extend, `first` what the extend handed on (None there), `entered` the state that entered
+        the layers at this depth and `made` the one that they made of it; [..., H] each.
         """
         recurrent = self.recipe.recurrent
         if recurrent == "repeated" and first is not None:
             return first
         if recurrent == "fused":
-            return fused
+            return start
         if recurrent == "difference":
-            return made - given
+            return made - entered
         normed = (recurrent == "normed") != self.shape.norm_output
         return self._norm(made, "norm") if normed else made
 
@@ -179,15 +202,17 @@ class Reference:
             logits = edit.first_logits(sequence, anchors, logits)
         scores, ids = _best(logits, topk)
         tree = _Candidates(self._tokens(ids), scores)
-        fused = extended.fused[anchors]
-        first = self.handed_on(fused, None, fused, out)[:, None].expand(-1, topk, -1)
-        fused = fused[:, None].expand(-1, topk, -1)
+        start = extended.start[anchors]
+        first = self.handed_on(start, None, extended.fused[anchors], out)[:, None].expand(-1, topk, -1)
+        start = start[:, None].expand(-1, topk, -1)
         hidden, states = first, [first[:, :1]]
         mask = self._mask(sequence, anchors, len(extended.out))
         paths: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(self.shape.layers)]
         for depth in range(2, steps + 1):
             positions = (anchors + depth - 1 + recipe.step_shift + recipe.position_shift)[:, None].expand(-1, topk)
-            embeds, state = self.embed(tree.frontier_tokens), hidden
+            embeds = self.embed(tree.frontier_tokens)
+            entered = self.join(embeds, hidden) if self.shape.feature else hidden
+            state = entered
             for layer in range(self.shape.layers):
                 state, states_in = self._enter(layer, embeds, state)
                 query, key, value = self._project(layer, states_in, positions)
@@ -197,7 +222,7 @@ class Reference:
             logits = self.logits(state)
             for edit in recipe.edits:
                 logits = edit.step_logits(sequence, anchors, depth, logits)
-            handed = self.handed_on(fused, first, hidden, state)
+            handed = self.handed_on(start, first, entered, state)
             probabilities, ids = _best(logits, topk)
             chosen = tree.grow(self._tokens(ids), probabilities)
             hidden = handed.gather(1, chosen[..., None].expand(-1, -1, handed.shape[-1]))
@@ -230,7 +255,10 @@ class Reference:
         return F.linear(states, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
 
     def _enter(self, layer: int, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual, and what attention is given: [..., 2 H] in the first layer, [..., H] in later ones."""
+        """The residual, and what attention is given: [..., 2 H] in the first layer, [..., H] in later ones, and in all
+        of an EAGLE-1 draft."""
+        if self.shape.feature and not layer:
+            return hidden, hidden
         states = self._norm(hidden, f"layers.{layer}.hidden_norm")
         if layer:
             return hidden, states

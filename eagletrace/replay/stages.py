@@ -46,8 +46,9 @@ def _pairs(reference: Reference, sequence: Sequence) -> Iterator[tuple[str, int,
             yield "fc_out", position, sequence.fused[position], extended.fused[position]
     for (stage, position, depth), value in sorted(sequence.stages.items()):
         if stage == "draft_out" and depth <= 1 and position < len(extended.out):
-            row, fused = extended.out[position], extended.fused[position]
-            yield "draft_out", position, value.reshape(-1)[: len(row)], reference.handed_on(fused, None, fused, row)
+            row = extended.out[position]
+            handed = reference.handed_on(extended.start[position], None, extended.fused[position], row)
+            yield "draft_out", position, value.reshape(-1)[: len(row)], handed
 
 
 def _agreement(stage: str, pairs: list[tuple[int, Tensor, Tensor]]) -> StageAgreement:

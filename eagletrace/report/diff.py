@@ -12,6 +12,7 @@ from rich.text import Text
 
 from eagletrace.report.console import is_fancy, make_console, print_parts
 from eagletrace.report.diff_facts import fact_lines, values
+from eagletrace.report.diff_training import training_lines
 from eagletrace.report.tables import plain_table, rich_table
 from eagletrace.report.terminal import bullets
 from eagletrace.report.text import cell, safe
@@ -49,6 +50,9 @@ def render(
 ) -> Iterator[RenderableType]:
     """The parts of the report, top to bottom."""
     yield _card(diff, names, fancy=fancy)
+    if diff.training is not None:
+        yield from _heading("Training and serving")
+        yield from (_line(text, style) for text, style in training_lines(diff.training, names))
     yield from _heading("Load-time facts")
     yield from (_line(text, style) for text, style in fact_lines(diff, width, everything=everything))
     yield from _behaviour(diff, names, everything=everything, fancy=fancy)

@@ -149,6 +149,7 @@ def served_facts(session: Session, draft_config: Mapping[str, Any], is_eagle3_dr
         recorder.fact("aux.count", len(set(layers)) if layers else 0, _aux_count(session))
     else:
         recorder.fact("aux.layers_captured", layers, None, type(model).__name__)
+        recorder.fact("aux.count", len(set(layers)) if layers else 0, None)
 
 
 def without_method(session: Session) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagletrace.instrumentations.sglang import vocabulary
+from eagletrace.instrumentations.sglang.families import family_of
 from eagletrace.instrumentations.sglang.session import Session
 
 SIMULATED = "SGLANG_SIMULATE_ACC_LEN"  # spec_utils.py of 0.5.9 and 0.5.23
@@ -61,13 +62,15 @@ def draft(session: Session, runner: Any) -> None:
     inputs = getattr(fusion[1], "in_features", None) or getattr(fusion[1], "input_size", None) if fusion else None
     outputs = getattr(fusion[1], "out_features", None) or getattr(fusion[1], "output_size", None) if fusion else None
     hidden = getattr(runner.model_config.hf_config, "target_hidden_size", None) or _hidden(session.target_runner)
-    # EAGLE-1 drafts have an fc too, over embedding and hidden state (2 x hidden); an EAGLE-3 one fuses aux states.
     architecture = type(model).__name__
-    eagle3 = fusion is not None and ("eagle3" in architecture.lower() or any("d2t" in k.key for k in session.keys))
+    family = family_of(architecture, fuses=fusion is not None, maps=any("d2t" in k.key for k in session.keys))
+    eagle3 = family is not None and family.aux_states
     session.draft_facts = {"config": config, "fc_in": inputs, "target_hidden_size": hidden, "eagle3": eagle3}
     algorithm = getattr(session.server_args, "speculative_algorithm", None)
-    recorder.fact("server.speculative_algorithm", algorithm, "EAGLE3" if eagle3 else None, f"class {architecture}")
+    fitting = family.algorithm if family is not None else None
+    recorder.fact("server.speculative_algorithm", algorithm, fitting, f"class {architecture}")
     recorder.fact("draft.architecture", architecture)
+    recorder.fact("draft.family", family.name if family is not None else None, source=f"class {architecture}")
     recorder.fact("draft.config", config)
     recorder.fact("draft.rope", rope(runner))
     recorder.fact("draft.hidden_size", _hidden(runner))

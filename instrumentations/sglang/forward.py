@@ -151,6 +151,8 @@ class Fusion(InRound):
             return
         out: Any = first(result)
         facts.fc_shapes = [*(facts.fc_shapes or []), list(out.shape)]
+        if session.phase == "draft":  # the fusion layer of an EAGLE-1 draft runs at every depth
+            return
         if launch is not None and launch.wants_hidden and out.shape[0] == launch.packet.nodes * len(launch.reqs):
             rows = [row * launch.packet.nodes for row in range(len(launch.reqs))]
             hidden_states.observe(launch, "fc_in", args[0], rows, launch.slot_width)

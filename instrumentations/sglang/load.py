@@ -120,8 +120,13 @@ def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds:
 
 
 def named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Parameters, each once (a tied one under its first name)."""
-    return list(model.named_parameters())
+    """Parameters, each once (a tied one under its first name), and a head that is a plain tensor: with a token map the
+    engine puts a copy of some of the target's rows in the parameter's place."""
+    found: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
+    head = sharing.head(model)
+    if isinstance(head, torch.Tensor) and not isinstance(head, torch.nn.Parameter):
+        found.append(("lm_head.weight", head))
+    return found
 
 
 def module_types(model: torch.nn.Module) -> dict[str, str]:
@@ -159,7 +164,7 @@ def param_rows(
     epoch: int = 0,
 ) -> None:
     """Write the `params` rows of the parameters, by side and name, whose checksums are given."""
-    shared, types = _target_places(session), module_types(model)
+    shared, types = shared_places(session, model), module_types(model)
     for side, name, tensor in watched(session, model):
         if (side, name) not in checksums:
             continue
@@ -209,5 +214,12 @@ def target_shared(session: Session) -> list[tuple[str, torch.Tensor]]:
     return [(names.get(id(tensor), name), tensor) for name, tensor in pairs if isinstance(tensor, torch.Tensor)]
 
 
-def _target_places(session: Session) -> dict[tuple[int, int], str]:
-    return {place(tensor): f"target:{name}" for name, tensor in target_shared(session)}
+def shared_places(session: Session, model: torch.nn.Module) -> dict[tuple[int, int], str]:
+    """Storage that is the target's, or a copy of some of its rows, by place."""
+    target = target_shared(session)
+    places = {place(tensor): f"target:{name}" for name, tensor in target}
+    head = sharing.head(model)
+    if head is not None and place(head) not in places:
+        names = [name for name, tensor in target[1:] if sharing.is_mapped_head(session, head, tensor)]
+        places |= {place(head): f"target:{name}[hot_token_id]" for name in names}
+    return places

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 import torch
 
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.vocabulary import find, served_map
 from eagletrace.instrumentations.tensor_stats import place
 
 VALUES_BYTES = 64 << 20
@@ -15,12 +16,14 @@ VALUES_BYTES = 64 << 20
 def write(session: Session) -> None:
     """Write the values of the draft's unfinished parameters as they are served now, the smaller ones first.
 
-    What the target shares is in the target's own files. Not on the hot path: it waits for the device.
+    What the target shares is in the target's own files. A token map that the server was given is written as
+    `hot_token_id`. Not on the hot path: it waits for the device.
     """
-    from eagletrace.instrumentations.sglang.load import named_tensors, target_shared
+    from eagletrace.instrumentations.sglang.load import named_tensors, shared_places
 
-    shared = {place(tensor) for _, tensor in target_shared(session)}
-    chosen = list[tuple[str, torch.Tensor]]()
+    shared, ids = shared_places(session, session.draft_runner.model), served_map(session)
+    mapped = ids is not None and find(session.keys, "d2t") is None
+    chosen = [("hot_token_id", ids)] if ids is not None and mapped else list[tuple[str, torch.Tensor]]()
     for name, tensor in named_tensors(session.draft_runner.model):
         loaded = session.params.get(name, {}).get("elements_loaded")
         if loaded is not None and loaded < tensor.numel() and place(tensor) not in shared:

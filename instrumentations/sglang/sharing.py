@@ -14,8 +14,11 @@ import torch
 
 from eagletrace.instrumentations.landing import KeyRecord
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.vocabulary import served_map
 from eagletrace.instrumentations.tensor_stats import checksum, describe, difference, place
 
+MAP_ROWS = 4096
+"""Rows that are compared at a time, so that no second head is made."""
 METHODS = ("set_embed", "set_embed_and_head", "set_lm_head_from_target")
 
 
@@ -127,6 +130,16 @@ def served_facts(session: Session) -> None:
     if replaced and replaced["changed"] and replaced["by"] is None and lm_head is embed:
         replaced["by"] = "tie_word_embeddings"
     recorder.fact("head.replaced", replaced, source=record.key if record else None)
+
+
+def is_mapped_head(session: Session, tensor: torch.Tensor, target_head: torch.Tensor) -> bool:
+    """Whether a head [Vd, H] is a copy of those rows of the target's [V, H] that a token map names (`init_lm_head`)."""
+    ids = served_map(session)
+    fits = ids is not None and tensor.shape == (len(ids), *target_head.shape[1:]) and len(ids) > 0
+    if ids is None or not fits or int(ids.min()) < 0 or int(ids.max()) >= len(target_head):
+        return False
+    parts = zip(tensor.split(MAP_ROWS), ids.split(MAP_ROWS), strict=True)
+    return all(torch.equal(rows, target_head[chosen]) for rows, chosen in parts)
 
 
 def _replaced(session: Session, part: str, served: torch.Tensor | None, from_file: str | None) -> dict[str, Any] | None:

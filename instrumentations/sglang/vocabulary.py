@@ -12,29 +12,10 @@ import torch
 
 from eagletrace.instrumentations.landing import KeyRecord
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.vocabulary_map import map_facts
 
-
-def map_facts(ids: torch.Tensor, vocab_size: int | None, t2d: torch.Tensor | None = None) -> dict[str, Any]:
-    """Facts of a map from draft ids to target ids, shape [Vd]; `t2d` is a boolean [V]."""
-    ids = ids.detach().to("cpu", torch.int64).reshape(-1)
-    if not ids.numel():
-        return {"length": 0}
-    low, high = int(ids.min()), int(ids.max())
-    distinct = len(set(ids.tolist()))
-    facts: dict[str, Any] = {
-        "length": ids.numel(), "min": low, "max": high,
-        "in_range": None if vocab_size is None else low >= 0 and high < vocab_size,
-        "out_of_range": None if vocab_size is None else int(((ids < 0) | (ids >= vocab_size)).sum()),
-        "monotone": bool((ids[1:] > ids[:-1]).all()), "unique": distinct == ids.numel(),
-        "distinct": distinct,
-        "descents": int((ids[1:] <= ids[:-1]).sum()),
-        "identity": bool((ids == torch.arange(ids.numel())).all()),
-    }  # fmt: skip
-    if t2d is not None:
-        marked = t2d.detach().to("cpu").reshape(-1).to(torch.bool)
-        inside = ids[(ids >= 0) & (ids < marked.numel())]
-        facts["t2d_agreement"] = float(marked[inside].sum()) / ids.numel()
-    return facts
+OF_D2T = ("d2t.all_zero", "d2t.as_offsets", "d2t.as_ids", "d2t.length")
+"""Facts of the file's `d2t`; null where it has none."""
 
 
 def find(keys: Sequence[KeyRecord], part: str) -> KeyRecord | None:
@@ -49,6 +30,8 @@ def checkpoint_facts(session: Session, keys: Sequence[KeyRecord]) -> None:
     recorder.fact("d2t.in_checkpoint", d2t is not None, source=d2t.key if d2t else None)
     recorder.fact("t2d.in_checkpoint", t2d is not None, source=t2d.key if t2d else None)
     if d2t is None or d2t.value is None:
+        for key in OF_D2T:
+            recorder.fact(key, None)
         return
     values = d2t.value.to("cpu", torch.int64).reshape(-1)
     vocab = target_vocab(session)
@@ -89,14 +72,20 @@ def logits_width(model: Any) -> int | None:
     return width if isinstance(width, int) else None
 
 
+def served_map(session: Session) -> torch.Tensor | None:
+    """The map that the worker uses, [Vd]: of the file's `d2t` (EAGLE-3), or of `--speculative-token-map` (others)."""
+    worker = session.worker
+    hot = getattr(getattr(worker, "_draft_worker", None) or worker, "hot_token_id", None)
+    return hot if isinstance(hot, torch.Tensor) else None
+
+
 def served_facts(session: Session) -> None:
     """Facts of the map that the worker uses; prepares the inverse map for ranks."""
     worker, recorder = session.worker, session.recorder
-    inner = getattr(worker, "_draft_worker", None) or worker
-    hot = getattr(inner, "hot_token_id", None)
+    inner, hot = getattr(worker, "_draft_worker", None) or worker, served_map(session)
     rows = head_rows(getattr(session.draft_runner, "model", None))
     vocab = target_vocab(session)
-    if isinstance(hot, torch.Tensor):
+    if hot is not None:
         facts = map_facts(hot, vocab)
         if recorder.settings.redact:
             facts["min"] = facts["max"] = None
@@ -109,11 +98,15 @@ def served_facts(session: Session) -> None:
             )
         if d2t is not None:
             recorder.fact("d2t.length", d2t.elements, rows, source=d2t.key)
+        else:
+            recorder.fact("draft.draft_vocab_size", rows, source="server_args.speculative_token_map")
     else:
         facts = None
+    if find(session.keys, "t2d") is None:
+        recorder.fact("t2d.agreement", None)
     recorder.fact("hot_token_id", facts, {"length": rows, "max_below": vocab}, source=type(inner).__name__)
     width = min((n for n in (rows, logits_width(session.draft_runner.model)) if n is not None), default=None)
-    prepare_maps(session, hot if isinstance(hot, torch.Tensor) else None, width, vocab)
+    prepare_maps(session, hot, width, vocab)
 
 
 def prepare_maps(session: Session, hot: torch.Tensor | None, width: int | None, vocab: int | None) -> None:

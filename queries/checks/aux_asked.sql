@@ -27,7 +27,7 @@ SELECT
     CASE WHEN due IS NULL THEN 'not_applicable' WHEN calls = 0 OR off THEN 'alarm' WHEN calls IS NULL THEN 'unknown'
          ELSE 'ok' END AS status,
     'set_eagle3_layers_to_capture' AS subject,
-    CASE WHEN due IS NULL THEN 'the draft has no fusion layer'
+    CASE WHEN due IS NULL THEN 'the draft needs no aux hidden states'
          WHEN calls = 0 AND contains(of_calls, ' has no ')
              THEN concat(of_calls, ' in this release of the engine: the target cannot be asked for aux hidden states')
          WHEN calls = 0 THEN 'set_eagle3_layers_to_capture was never called on the target'

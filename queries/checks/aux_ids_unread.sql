@@ -6,7 +6,10 @@
 -- causes: aux.layers_mismatch
 -- about: SGLang reads eagle_config.eagle_aux_hidden_state_layer_ids and no other place. Ids elsewhere are harmless as
 --        long as its default happens to be the same layers.
-WITH unread AS (SELECT * FROM aux_layers WHERE NOT read)
+WITH unread AS (SELECT * FROM aux_layers WHERE NOT read),
+f AS (
+    SELECT fact('aux.use_aux_hidden_state') IS NOT NULL AND expected('aux.use_aux_hidden_state') IS NULL AS unneeded
+)
 SELECT
     CASE WHEN as_inputs OR as_outputs THEN 'alarm' ELSE 'ok' END AS status,
     path AS subject,
@@ -15,10 +18,13 @@ SELECT
                      ' it captures the same layers all the same')
          ELSE concat('the ids at ', path, ' differ from what is captured: see aux.layers') END AS reason,
     json_object('path', path, 'ids', ids, 'captured_inputs_of_layers', captured) AS evidence
-FROM unread
+FROM unread, f
+WHERE NOT unneeded
 UNION ALL
-SELECT 'ok', 'configuration',
-    CASE WHEN EXISTS (FROM aux_layers) THEN 'all layer ids stand where the engine reads them'
+SELECT CASE WHEN unneeded THEN 'not_applicable' ELSE 'ok' END, 'configuration',
+    CASE WHEN unneeded THEN 'the draft needs no aux hidden states'
+         WHEN EXISTS (FROM aux_layers) THEN 'all layer ids stand where the engine reads them'
          ELSE 'the configuration names no layers' END,
     json_object('places', (SELECT count(*) FROM aux_layers))
-WHERE NOT EXISTS (FROM unread)
+FROM f
+WHERE unneeded OR NOT EXISTS (FROM unread)

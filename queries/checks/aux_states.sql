@@ -23,7 +23,7 @@ SELECT
     CASE WHEN due IS NULL THEN 'not_applicable' WHEN states IS NULL THEN 'unknown'
          WHEN states < due THEN 'alarm' ELSE 'ok' END AS status,
     'aux hidden states' AS subject,
-    CASE WHEN due IS NULL THEN 'the draft has no fusion layer'
+    CASE WHEN due IS NULL THEN 'the draft needs no aux hidden states'
          WHEN states IS NULL THEN 'it was not seen how many states are captured: trace the start of the server'
          WHEN states < due THEN concat('the fusion layer takes ', due, ' aux hidden states, the target gives ', states,
              CASE WHEN layers IS NULL OR len(layers) = 0 THEN ': no layer was set'

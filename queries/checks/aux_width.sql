@@ -12,7 +12,7 @@ SELECT
     CASE WHEN due IS NULL THEN 'not_applicable' WHEN coalesce(input, width) IS NULL THEN 'unknown'
          WHEN input <> due OR width <> due THEN 'alarm' ELSE 'ok' END AS status,
     'draft input' AS subject,
-    CASE WHEN due IS NULL THEN 'the draft has no fusion layer'
+    CASE WHEN due IS NULL THEN 'the draft needs no aux hidden states'
          WHEN coalesce(input, width) IS NULL THEN 'no forward was recorded: send a request'
          WHEN input <> due OR width <> due
              THEN concat('the fusion layer takes ', due, ' values; the target gave ', width, ', the draft got ', input)

@@ -13,7 +13,7 @@ SELECT
     CASE WHEN due IS NULL THEN 'not_applicable' WHEN width IS NULL THEN 'unknown' WHEN short THEN 'alarm' ELSE 'ok' END
         AS status,
     'target hidden state' AS subject,
-    CASE WHEN due IS NULL THEN 'the draft has no fusion layer'
+    CASE WHEN due IS NULL THEN 'the draft needs no aux hidden states'
          WHEN width IS NULL THEN 'no forward was recorded: send a request'
          WHEN short THEN concat('the draft got hidden states ', width, ' wide, ', width // hidden,
                                 ' x hidden size, where ', due // hidden, ' x ', hidden, ' = ', due, ' are due')

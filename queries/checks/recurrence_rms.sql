@@ -4,11 +4,14 @@
 -- certainty: symptom
 -- requires: hidden
 -- causes: recurrence.hidden
--- about: The draft's decoder layer gets the output of fc at depth 1 and its own hidden state at depth 2. Drafts learn
---        both, and their sizes differ; a norm more or less makes them differ by far.
+-- about: The draft's decoder layer gets the output of fc at depth 1 and its own hidden state at depth 2; fc of an
+--        EAGLE-1 draft gets the target's hidden state at depth 1, and the draft's own at depth 2. Drafts learn both, and
+--        their sizes differ; a norm more or less makes them differ by far.
 -- param rms_jump: float = 8, ratio of root mean squares beyond which it is said
 WITH h AS (
-    SELECT avg(rms) FILTER (WHERE stage = 'fc_out') AS first, avg(rms) FILTER (WHERE stage = 'draft_in') AS later
+    SELECT avg(rms) FILTER (WHERE stage = CASE WHEN fact('draft.family') = 'eagle' THEN 'target_aux' ELSE 'fc_out' END)
+               AS first,
+           avg(rms) FILTER (WHERE stage = 'draft_in') AS later
     FROM hidden WHERE nan_count = 0
 ),
 g AS (SELECT *, greatest(first / nullif(later, 0), later / nullif(first, 0)) AS ratio FROM h)

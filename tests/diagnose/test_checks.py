@@ -352,10 +352,21 @@ def test_an_eagle1_draft_needs_no_aux_states(tmp_path: Path) -> None:
     for name in ("aux.use_aux_hidden_state", "aux.count", "aux.layers_captured", "forward.target_hidden_width",
                  "forward.draft_input_width"):  # fmt: skip
         run.fact(name, None, None)
-    run.fact("draft.fc", None).fact("forward.fc_applied", None)
-    ids = ("aux.flag", "aux.states", "aux.asked", "aux.width_hidden", "aux.width", "fc.applied")
-    found = all_outcomes(run, tmp_path, [CHECKS[i] for i in ids])
-    assert {c.status for c in found.values()} == {"not_applicable"}
+    run.fact("aux.use_aux_hidden_state", True, None).fact("aux.count", 0, None)
+    run.fact("draft.fc", {"in_features": 2 * HIDDEN, "out_features": HIDDEN, "name": "model.fc"})
+    ids = [name for name in CHECKS if name.startswith("aux.")]
+    found = all_outcomes(run, tmp_path, [CHECKS[i] for i in (*ids, "fc.applied")])
+    assert len(ids) == 7
+    assert {name: c.status for name, c in found.items()} == {**dict.fromkeys(ids, "not_applicable"), "fc.applied": "ok"}
+
+
+def test_what_an_eagle1_draft_is_fed_is_compared_before_fc(tmp_path: Path) -> None:
+    """At depth 1 the target's state, at depth 2 the draft's own: both go through `fc`."""
+    states = [{**NAN_HIDDEN, "nan_count": 0, "stage": stage, "rms": rms}
+              for stage, rms in (("target_aux", 30.0), ("fc_out", 1.0), ("draft_in", 1.0))]  # fmt: skip
+    for family, status in (("eagle", "alarm"), ("eagle3", "ok")):
+        run = Synthetic(hidden=states).fact("draft.family", family)
+        assert outcome("recurrence.rms", run, tmp_path / family).status == status
 
 
 def test_a_width_that_is_no_multiple_is_a_mismatch_and_not_a_missing_capture(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ def write_model(folder: Path, config: dict[str, Any], tensors: dict[str, Any]) -
 
 def write_draft(folder: Path, recipe: Recipe, outputs: int = 1) -> None:
     """A draft of a recipe; layer ids for the engine are those of the inputs less `outputs`."""
+    if recipe.feature:
+        write_feature_draft(folder, recipe)
+        return
     size = VOCAB if recipe.full_vocabulary else DRAFT_VOCAB
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "vocab_size": VOCAB,
@@ -74,6 +77,18 @@ def write_draft(folder: Path, recipe: Recipe, outputs: int = 1) -> None:
         tensors["input_norm.weight"] = torch.rand(3 * HIDDEN)
     if recipe.norm_output:
         config["norm_output"] = True
+    write_model(folder, config, tensors)
+
+
+def write_feature_draft(folder: Path, recipe: Recipe) -> None:
+    """An EAGLE-1 draft of a recipe."""
+    config = {"architectures": ["LlamaForCausalLMEagle"], "hidden_size": HIDDEN, "vocab_size": VOCAB,
+              "tie_word_embeddings": False, "num_hidden_layers": 1, "rope_theta": 10000.0}  # fmt: skip
+    norms = ("hidden_norm", "input_layernorm")
+    tensors = {f"layers.0.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in LAYER_KEYS if key not in norms}
+    tensors["fc.weight"] = torch.randn(HIDDEN, 2 * HIDDEN)
+    if recipe.fc_bias:
+        tensors["fc.bias"] = torch.randn(HIDDEN)
     write_model(folder, config, tensors)
 
 

@@ -73,6 +73,10 @@ def test_nothing_written_names_the_fault(name: str, tiny_pairs: dict[str, Path],
                     continue
                 assert telltale.encode() not in content, f"{telltale!r} stands in {file}"
                 assert telltale not in str(file.relative_to(tmp_path / "out"))
+    assert (prepared.token_map is not None) == (entry.token_map is not None)
+    if prepared.token_map is not None:
+        assert re.fullmatch(r"map-[0-9a-f]{12}\.pt", prepared.token_map.name)
+        assert name.encode() not in prepared.token_map.read_bytes()
     for value in (*entry.env.items(), *entry.flags.items()):
         assert name not in str(value)
 
@@ -85,6 +89,16 @@ def test_a_fault_changes_something_and_the_healthy_pair_nothing(tiny_pairs: dict
         changed = Checkpoint.read(prepared.draft).digest() != original
         target_changed = prepared.target != tiny_pair / "target"
         assert (changed or target_changed) == bool(entry.changes), entry.name
+
+
+def test_a_token_map_is_the_list_that_the_engine_reads(tiny_pair: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    prepared = materialize(case("eagle1-token-map"), tiny_pair, tmp_path / "out")
+    marked = load_file(tiny_pair / "drafts" / "default" / "model.safetensors")["t2d"]
+    assert prepared.token_map is not None
+    assert torch.load(prepared.token_map, weights_only=True) == marked.nonzero().flatten().tolist()
 
 
 def test_a_change_that_does_not_fit_the_pair_is_refused(tiny_pair: Path, tmp_path: Path) -> None:

@@ -152,6 +152,17 @@ def test_a_fault_that_has_not_acted_is_no_miss(monkeypatch: pytest.MonkeyPatch) 
     assert not judge(case("length-limit"), result(2.6, died=True), result(2.6), rounds=20).dormant
 
 
+def test_the_page_says_why_a_fault_has_no_proof() -> None:
+    whole = replace(matrix_row("fault", "fault", True, 0.99), name="no-fc", rounds=100)
+    rows = [whole, replace(whole, name="undertrained", fidelity=1.0, regained_accept_length=None),
+            replace(whole, name="last-row-only", fidelity=0.97)]  # fmt: skip
+    page = confusion.page(rows, "a pair")
+    assert "1 of the 2 faults that can have a proof have one. The others:" in page
+    assert f"| `undertrained` | 1.000 | - | {case('undertrained').unproved} |" in page
+    assert "| `last-row-only` | 0.970 | 2.50 | **one should be there** |" in page
+    assert "can have a proof" not in confusion.page([whole], "a pair")
+
+
 def test_cases_run_side_by_side_and_come_in_order() -> None:
     together = threading.Barrier(2, timeout=20)
 

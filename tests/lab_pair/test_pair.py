@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from eagletrace.errors import UnknownNameError
+from eagletrace.errors import EagletraceError, UnknownNameError
 from eagletrace.lab.pair import VARIANTS, build_pair, prompts, shipped_pair
 from eagletrace.lab.pair.draft import AnchorCache
 from eagletrace.lab.pair.evaluate import Wiring, load_draft, load_target, simulate
@@ -27,6 +27,8 @@ from eagletrace.lab.pair.tokenizer import BYTE_TOKENS
 from eagletrace.lab.pair.variants import RECIPES
 
 SHIPPED = shipped_pair()
+FEATURE = [name for name in VARIANTS if RECIPES[name].feature]
+EAGLE3 = [name for name in VARIANTS if name not in FEATURE]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def test_the_same_seed_gives_the_same_tensors(small: Path, tmp_path: Path) -> No
         assert (small / part / "config.json").read_text() == (again / part / "config.json").read_text()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EAGLE3)
 def test_a_shipped_draft_has_the_engine_s_format(variant: str) -> None:
     folder = SHIPPED / "drafts" / variant
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
@@ -73,13 +75,29 @@ def test_a_shipped_draft_has_the_engine_s_format(variant: str) -> None:
     assert ("d2t" in tensors) == ("t2d" in tensors) == (draft_vocabulary < vocabulary) == (variant != "full_vocab")
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "full_vocab"])
+@pytest.mark.parametrize("variant", [name for name in EAGLE3 if name != "full_vocab"])
 def test_d2t_holds_ascending_offsets_that_agree_with_t2d(variant: str) -> None:
     tensors = load_file(SHIPPED / "drafts" / variant / "model.safetensors")
     ids = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
     assert (ids.diff() > 0).all()
     assert torch.equal(ids, tensors["t2d"].nonzero().flatten())
     assert tensors["d2t"].count_nonzero() > len(ids) / 2
+
+
+@pytest.mark.parametrize("variant", FEATURE)
+def test_a_shipped_eagle_1_draft_has_the_engine_s_format(variant: str) -> None:
+    folder = SHIPPED / "drafts" / variant
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    hidden = config["hidden_size"]
+    assert config["architectures"] == ["LlamaForCausalLMEagle"]
+    assert not {"draft_vocab_size", "bias", "eagle_config"} & set(config)  # SGLang takes `bias` for attention's
+    assert tensors["fc.weight"].shape == (hidden, 2 * hidden)
+    assert tensors["layers.0.self_attn.q_proj.weight"].shape == (hidden, hidden)
+    assert ("fc.bias" in tensors) == RECIPES[variant].fc_bias
+    assert not {"norm.weight", "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"} & set(tensors)
+    assert "layers.0.input_layernorm.weight" not in tensors
+    assert all(value.dtype == torch.bfloat16 for value in tensors.values())
+    assert (folder / "model.safetensors").stat().st_size < 1e6
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +121,24 @@ def test_the_shipped_drafts_are_accepted_and_miswiring_costs(greedy: tuple[Targe
             assert wrong["target's embeddings"] < 0.6 * healthy
         if variant == "full_vocab":
             assert wrong["target's head"] < 0.6 * healthy
+
+
+@pytest.mark.parametrize("variant", FEATURE)
+def test_an_eagle_1_draft_is_accepted_and_needs_the_normed_state_and_its_order(
+    variant: str, greedy: tuple[TargetModel, torch.Tensor]
+) -> None:
+    target, texts = greedy
+    measured = measure_draft(target, SHIPPED / "drafts" / variant, texts)
+    assert 2.5 < measured.accept_length < 3.9
+    assert measured.served_wrongly["target's states before its final norm"] < 1.3
+    draft = load_draft(SHIPPED / "drafts" / variant, 12, target_head=target.lm_head.weight)
+    draft.module.fc.weight.copy_(draft.module.fc.weight.roll(target.config.hidden_size, 1))  # hidden state first
+    assert simulate(target, draft, texts, PROMPT_LENGTH).accept_length < 1.3
+
+
+def test_an_eagle_1_draft_is_not_read_without_the_target_s_head() -> None:
+    with pytest.raises(EagletraceError, match="drafts with the target's head"):
+        load_draft(SHIPPED / "drafts" / "eagle1", 12)
 
 
 def test_the_draft_on_early_layers_needs_them_and_its_own_rotary_base(

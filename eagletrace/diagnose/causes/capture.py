@@ -68,13 +68,15 @@ CAUSES = (
         stage="capture",
         title="A norm before the fusion layer is ignored or applied wrongly",
         what="The draft was trained with a norm in front of `fc` (norm_before_fc, fc_norm, one norm for each aux "
-        "state), and the engine leaves it out, or the other way round.",
+        "state), and the engine leaves it out, or the other way round. For an EAGLE-1 or EAGLE-2 draft that norm is "
+        "the target's final one: it takes the target's last hidden state after it.",
         why="The fusion layer gets inputs at another scale than in training; large channels of late layers drown "
         "the others. Acceptance drops at depth 1 and the rest follows.",
         shows="Norm weights in the checkpoint that landed nowhere; RMS at the input of `fc` for each slot; a replay "
         "with and without the norm.",
         fix="Use an engine release that knows the flag (SGLang: norm_before_fc from 0.5.17, fc_norm from 0.5.12), and "
-        "set it in {draft}/config.json as in training.",
+        "set it in {draft}/config.json as in training; for an EAGLE-1 draft one whose target class hands the normed "
+        "state over.",
         cases=("vllm#38111", "sglang#32334"),
         loss="partial",
         effects=("weights.unused_keys", "weights.neutral"),

@@ -6,9 +6,10 @@ from eagletrace.errors import UnknownNameError
 from eagletrace.lab.faults.case import Case, Load, Prepared, Update, draft_folder, materialize, prepare, variant_beside
 from eagletrace.lab.faults.catalogue import FAULTS
 from eagletrace.lab.faults.controls import CONTROLS as LLAMA_CONTROLS
+from eagletrace.lab.faults.eagle1 import EAGLE1_CONTROLS
 from eagletrace.lab.faults.kimi import KIMI_CONTROLS
 
-CONTROLS = (*LLAMA_CONTROLS, *KIMI_CONTROLS)
+CONTROLS = (*LLAMA_CONTROLS, *EAGLE1_CONTROLS, *KIMI_CONTROLS)
 CASES: dict[str, Case] = {entry.name: entry for entry in (*FAULTS, *CONTROLS)}
 HEALTHY = "healthy"
 HEALTHY_OF = {"llama": HEALTHY, "kimi": "kimi-healthy"}

@@ -13,6 +13,7 @@ from eagletrace.lab.engines import DEFAULT_ENGINE
 from eagletrace.lab.faults.changes import Change, PairFiles
 from eagletrace.lab.faults.checkpoint import Checkpoint
 from eagletrace.lab.faults.rewrites import updated
+from eagletrace.lab.faults.token_map import write_token_map
 
 Kind = Literal["fault", "control"]
 Flags = Mapping[str, "str | int | float | bool | None"]
@@ -45,6 +46,10 @@ class Update:
     draft: str | None = None
 
 
+DIES = "the server dies before it has drafted enough"
+RETRAIN = "nothing but training it again gives acceptance back"
+
+
 @dataclass(frozen=True)
 class Case:
     """A fault, or a control: something that looks guilty and costs nothing.
@@ -54,7 +59,9 @@ class Case:
     processes (`eagletrace.lab.runtime`); `base` is the control with the same flags and load, whose accept
     length is what the case should have reached; `proof_draft` is the variant that a user would give to
     `diagnose` as the trainer's own checkpoint, where the file served has lost what nothing else holds;
-    `case` is a public report of the same thing.
+    `token_map` is the variant whose draft vocabulary is served as `--speculative-token-map`;
+    `unproved` says why no replay can reproduce it and show what comes back, where none can; `case` is a public report
+    of the same thing.
     """
 
     name: str
@@ -74,6 +81,8 @@ class Case:
     update: Update | None = None
     base: str | None = None
     proof_draft: str | None = None
+    token_map: str | None = None
+    unproved: str = ""
 
     def public(self) -> dict[str, object]:
         """The entry of `lab faults --json`."""
@@ -85,11 +94,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The folders to serve, and the one that is sent half-way, if any."""
+    """The folders to serve, and, if any, the one that is sent half-way and the file of a token map."""
 
     draft: Path
     target: Path
     update: Path | None = None
+    token_map: Path | None = None
 
 
 def draft_folder(pair_dir: Path, variant: str) -> Path:
@@ -132,8 +142,13 @@ def prepare(case: Case, draft_dir: Path, target_dir: Path, out_dir: Path) -> Pre
     if case.update is not None:
         sent = Checkpoint.read(variant_beside(draft_dir, case.update.draft)) if case.update.draft else None
         update = updated(pair.target, sent, case.update.noise).write(out_dir, "update")
+    token_map = None
+    if case.token_map is not None:
+        mapped = draft_folder(draft_dir.parent.parent, case.token_map)
+        token_map = write_token_map(Checkpoint.read(mapped), out_dir)
     return Prepared(
         draft=pair.draft.write(out_dir, "draft"),
         target=pair.target.write(out_dir, "target") if target_changed else target_dir,
         update=update,
+        token_map=token_map,
     )

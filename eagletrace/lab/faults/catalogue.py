@@ -6,6 +6,7 @@ To add one, add a `Case` to the file of its kind: `eagletrace lab run --fault NA
 from eagletrace.lab.faults.case import Case
 from eagletrace.lab.faults.compound import COMPOUND
 from eagletrace.lab.faults.configuration import AUX_STATES, CONFIGURATION, NORMS, ROTARY, SHARING
+from eagletrace.lab.faults.eagle1 import EAGLE1_FAULTS
 from eagletrace.lab.faults.kimi import KIMI_FAULTS
 from eagletrace.lab.faults.running import CACHE, FEEDING, POSITIONS, ROUNDS, UPDATES
 from eagletrace.lab.faults.training import TARGET, TRAINING
@@ -14,5 +15,5 @@ from eagletrace.lab.faults.weights import VOCABULARY, WEIGHTS
 FAULTS: tuple[Case, ...] = (
     *WEIGHTS, *VOCABULARY, *CONFIGURATION, *AUX_STATES, *NORMS, *ROTARY, *SHARING, *TRAINING, *TARGET, *FEEDING,
     *POSITIONS, *CACHE, *ROUNDS, *UPDATES, *COMPOUND,
-    *KIMI_FAULTS,
+    *EAGLE1_FAULTS, *KIMI_FAULTS,
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Faults of configuration and flags: algorithm, aux states, norms, rotary embedding, sharing."""
 
-from eagletrace.lab.faults.case import Case
+from eagletrace.lab.faults.case import DIES, Case
 from eagletrace.lab.faults.changes import (
     DropConfig,
     LayerIdsAtTop,
@@ -28,6 +28,7 @@ CONFIGURATION: tuple[Case, ...] = (
         case="SGLang's SGLANG_SIMULATE_ACC_LEN",
         expected=("config.simulated_acceptance",),
         env={"SGLANG_SIMULATE_ACC_LEN": "3"},
+        unproved="acceptance is made up, and no draft is at fault",
     ),
 )
 
@@ -67,6 +68,7 @@ AUX_STATES: tuple[Case, ...] = (
         case="SGLang's default layers [2, n // 2, n - 3]",
         expected=("aux.not_captured",),
         changes=(SetConfig("num_hidden_layers", 6, side="target"),),
+        unproved=DIES,
     ),
     Case(
         name="aux-slots-in-another-order",

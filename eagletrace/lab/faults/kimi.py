@@ -1,6 +1,6 @@
 """Faults and controls of the Kimi-K2.5 pair: its wrapper, its layer ids, and drafts with latent attention."""
 
-from eagletrace.lab.faults.case import Case
+from eagletrace.lab.faults.case import DIES, Case
 from eagletrace.lab.faults.changes import RenameKeys, SetConfig, ShiftLayerIds
 
 KIMI_FAULTS: tuple[Case, ...] = (
@@ -32,6 +32,7 @@ KIMI_FAULTS: tuple[Case, ...] = (
         expected=("aux.not_captured",),
         pair="kimi",
         runtime="capture-lacking",
+        unproved=DIES,
     ),
     Case(
         name="kimi-capture-on-wrapper",
@@ -50,6 +51,7 @@ KIMI_FAULTS: tuple[Case, ...] = (
         expected=("aux.not_captured",),
         pair="kimi",
         changes=(SetConfig("text_config.num_hidden_layers", 6, side="target"),),
+        unproved=DIES,
     ),
     Case(
         name="kimi-layer-ids-as-outputs",
@@ -105,6 +107,7 @@ KIMI_FAULTS: tuple[Case, ...] = (
         engine="0.5.9",
         worker="v1",
         base="kimi-healthy",
+        unproved=DIES,
     ),
 )
 

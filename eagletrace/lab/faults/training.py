@@ -1,6 +1,6 @@
 """Faults of training, and of the target that a draft is served with."""
 
-from eagletrace.lab.faults.case import Case
+from eagletrace.lab.faults.case import RETRAIN, Case
 from eagletrace.lab.faults.rewrites import FreezeEmbeddings, RotateTarget
 
 TRAINING: tuple[Case, ...] = (
@@ -11,6 +11,7 @@ TRAINING: tuple[Case, ...] = (
         case="speculators#751",
         expected=("draft.undertrained",),
         variant="few_steps",
+        unproved=RETRAIN,
     ),
     Case(
         name="labels-shifted",
@@ -19,6 +20,7 @@ TRAINING: tuple[Case, ...] = (
         case="SpecForge#473",
         expected=("draft.misaligned",),
         variant="late_labels",
+        unproved=RETRAIN,
     ),
     Case(
         name="vocabulary-without-bytes",
@@ -27,6 +29,7 @@ TRAINING: tuple[Case, ...] = (
         case="SpecForge#602",
         expected=("vocab.coverage",),
         variant="no_bytes",
+        unproved=RETRAIN,
     ),
 )
 
@@ -38,6 +41,7 @@ TARGET: tuple[Case, ...] = (
         case="vllm-ascend#5974",
         expected=("target.mismatch",),
         variant="other_target",
+        unproved=RETRAIN,
     ),
     Case(
         name="target-rotated",

@@ -1,6 +1,6 @@
 """Faults of the checkpoint's tensors: names, gaps, leftovers of quantisation, NaN; and of its vocabulary map."""
 
-from eagletrace.lab.faults.case import Case
+from eagletrace.lab.faults.case import DIES, Case
 from eagletrace.lab.faults.changes import (
     AddToTail,
     D2tAsAbsoluteIds,
@@ -150,6 +150,7 @@ VOCABULARY: tuple[Case, ...] = (
         case="vllm#18909",
         expected=("vocab.d2t_encoding",),
         changes=(RoomForAbsoluteIds(), D2tAsAbsoluteIds()),
+        unproved=DIES,
     ),
     Case(
         name="d2t-zero",

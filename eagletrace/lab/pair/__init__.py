@@ -1,4 +1,4 @@
-"""The lab's pairs: a tiny Llama or Kimi-K2.5 target and EAGLE-3 drafts for it, trained on Python's standard library."""
+"""The lab's pairs: a tiny Llama or Kimi-K2.5 target and EAGLE drafts for it, trained on Python's standard library."""
 
 from __future__ import annotations
 

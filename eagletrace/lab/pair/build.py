@@ -166,7 +166,7 @@ def draft_task(pair: Pair, name: str, target: TrainedTarget, settings: PairSetti
         size = min(size, settings.vocab_size - BYTE_TOKENS)
     kept = seen.topk(size).indices.sort().values
     layers = settings.other_layers if recipe.other_layers else settings.default_layers
-    layers = EARLY_LAYERS if recipe.early_layers else layers
+    layers = EARLY_LAYERS if recipe.early_layers else () if recipe.feature else layers
     return DraftTask(name, layers, kept, recipe, list(recipes).index(name))
 
 
@@ -197,7 +197,7 @@ def versions() -> dict[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """``python -m eagletrace.lab.pair.build OUT [--pair llama|kimi] [--seed 0] [--size full|small] [--variants …]``."""
-    parser = argparse.ArgumentParser(description="Train the lab's target and its EAGLE-3 drafts.")
+    parser = argparse.ArgumentParser(description="Train the lab's target and its drafts.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--pair", choices=PAIRS, default=PAIRS[0])
     parser.add_argument("--seed", type=int, default=0)

@@ -1,5 +1,5 @@
-"""The EAGLE-3 draft as SGLang serves it (``llama_eagle3.py``, and ``kimi_k25_eagle3.py`` for latent attention), and its
-run over many anchors at once.
+"""Drafts as SGLang serves them, EAGLE-3 (``llama_eagle3.py``, and ``kimi_k25_eagle3.py`` for latent attention) and
+EAGLE-1 (``llama_eagle.py``), and their run over many anchors at once.
 
 An anchor is a position ``t`` up to which everything is known: tokens ``x[0..t+1]`` and target states of ``0..t``.
 Its chain of depth 1, 2, ... predicts ``x[t+2]``, ``x[t+3]``, ... At depth 1 all anchors share one causal pass. At
@@ -30,19 +30,21 @@ class AnchorCache:
 
 
 class DraftAttention(nn.Module):
-    """Grouped-query attention over the embedding and the hidden state side by side (width 2H)."""
+    """Grouped-query attention over states of ``width`` elements; by default the embedding and the hidden state side by
+    side (2H)."""
 
-    def __init__(self, settings: PairSettings) -> None:
+    def __init__(self, settings: PairSettings, width: int | None = None) -> None:
         super().__init__()
         self.settings = settings
         hidden, kv = settings.hidden_size, settings.key_value_heads * settings.head_dim
-        self.q_proj = nn.Linear(2 * hidden, hidden, bias=False)
-        self.k_proj = nn.Linear(2 * hidden, kv, bias=False)
-        self.v_proj = nn.Linear(2 * hidden, kv, bias=False)
+        width = 2 * hidden if width is None else width
+        self.q_proj = nn.Linear(width, hidden, bias=False)
+        self.k_proj = nn.Linear(width, kv, bias=False)
+        self.v_proj = nn.Linear(width, kv, bias=False)
         self.o_proj = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, inputs: Tensor, cache: AnchorCache) -> Tensor:
-        """``inputs`` [batch, anchors, 2H] of the next depth; appends to ``cache``; returns [batch, anchors, H]."""
+        """``inputs`` [batch, anchors, width] of the next depth; appends to ``cache``; returns [batch, anchors, H]."""
         depth = len(cache.keys)
         batch, anchors, _ = inputs.shape
         positions = torch.arange(anchors) + depth
@@ -188,8 +190,11 @@ class Draft(nn.Module):
     """``fc`` over three target states, one decoder layer, a norm and a head of its own.
 
     Parameter names are the checkpoint's. ``embed_tokens`` is a parameter only where the draft has its own,
-    ``input_norm`` only with ``norm_before_fc``. With ``norm_output`` the normed output is fed back.
+    ``input_norm`` only with ``norm_before_fc``. With ``norm_output`` the normed output is fed back. What ``fc`` is
+    given is divided by ``scales`` [3H].
     """
+
+    scales: Tensor | float = 1.0
 
     def __init__(
         self,
@@ -210,12 +215,59 @@ class Draft(nn.Module):
         self.norm = nn.RMSNorm(hidden, settings.norm_eps)
         self.lm_head = nn.Linear(hidden, draft_vocab_size, bias=False)
 
-    def fuse(self, states: Tensor, scales: Tensor | float = 1.0) -> Tensor:
-        """States of three layers side by side [..., 3H] to [..., H]; ``scales`` divide what ``fc`` is given."""
-        return self.fc((states if self.input_norm is None else self.input_norm(states)) / scales)
+    def fuse(self, states: Tensor) -> Tensor:
+        """States of three layers side by side [..., 3H] to [..., H]."""
+        return self.fc((states if self.input_norm is None else self.input_norm(states)) / self.scales)
 
     def step(self, embeddings: Tensor, hidden: Tensor, cache: AnchorCache) -> tuple[Tensor, Tensor]:
         """One depth for all anchors: the hidden state fed back [batch, anchors, H] and draft-vocabulary logits."""
         hidden = self.midlayer(embeddings, hidden, cache)
         normed = self.norm(hidden)
         return normed if self.norm_output else hidden, self.lm_head(normed)
+
+
+class FeatureDraftLayer(nn.Module):
+    """The decoder layer of an EAGLE-1 draft: a Llama's without the norm before attention."""
+
+    def __init__(self, settings: PairSettings) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.self_attn = DraftAttention(settings, hidden)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.mlp = DraftMlp(hidden, settings.draft_intermediate_size)
+
+    def forward(self, hidden: Tensor, cache: AnchorCache) -> Tensor:
+        """The next depth of all anchors, [batch, anchors, H]."""
+        hidden = hidden + self.self_attn(hidden, cache)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+class FeatureDraft(nn.Module):
+    """EAGLE-1 (and EAGLE-2, the same draft under trees): at every depth ``fc`` over the embedding and the last hidden
+    state, one decoder layer, and the target's ``head`` [vocabulary, H] without a norm before it.
+
+    The state of depth 1 is the target's after its final norm; that of later depths is the draft's own output, which
+    learns to be alike. ``scales`` [2H] as in `Draft`.
+    """
+
+    scales: Tensor | float = 1.0
+    embed_tokens: None = None
+
+    def __init__(self, settings: PairSettings, head: Tensor, fc_bias: bool) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.head = head.detach()  # no parameter of the draft
+        self.fc = nn.Linear(2 * hidden, hidden, bias=fc_bias)
+        self.midlayer = FeatureDraftLayer(settings)
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """The target's normed states [..., H] are taken as they are."""
+        return states
+
+    def step(self, embeddings: Tensor, hidden: Tensor, cache: AnchorCache) -> tuple[Tensor, Tensor]:
+        """One depth for all anchors: the hidden state fed back [batch, anchors, H] and logits of the vocabulary."""
+        hidden = self.midlayer(self.fc(torch.cat([embeddings, hidden], -1) / self.scales), cache)
+        return hidden, F.linear(hidden, self.head)
+
+
+AnyDraft = Draft | FeatureDraft

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eagletrace.lab.pair.draft import AnchorCache, Draft
+from eagletrace.lab.pair.draft import AnchorCache, AnyDraft, Draft, FeatureDraft
 from eagletrace.lab.pair.rollout import Rollouts
 from eagletrace.lab.pair.settings import PairSettings
 from eagletrace.lab.pair.target import Progress, rate_factor
@@ -23,8 +23,8 @@ class DraftTask:
     """What one variant is trained with."""
 
     name: str
-    layers: tuple[int, int, int]
-    """Layers of the target whose inputs are fused."""
+    layers: tuple[int, ...]
+    """Layers of the target whose inputs are fused; none for a draft that takes the target's normed output."""
     kept_tokens: Tensor
     """Target ids of the draft vocabulary, ascending."""
     recipe: Recipe
@@ -49,22 +49,19 @@ def train_draft(
     settings: PairSettings,
     generator: torch.Generator,
     progress: Progress,
-) -> Draft:
+) -> AnyDraft:
     """Trains one variant and returns it rounded to bfloat16, held in float32."""
     recipe = task.recipe
-    draft = Draft(
-        settings, task.kept_tokens.numel(), recipe.own_embeddings, recipe.norm_before_fc, recipe.norm_output,
-        recipe.latent,
-    )  # fmt: skip
+    draft = untrained_draft(task, target, settings)
     steps = round(settings.draft_steps * recipe.steps_share)
-    scales = state_scales(task, rollouts)
+    draft.scales = state_scales(task, rollouts, target)
     optimizers = make_optimizers(draft, settings)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, steps)) for optimizer in optimizers
     ]
     for step in range(steps):
         rows = torch.randint(0, rollouts.tokens.shape[0], (settings.draft_batch,), generator=generator)
-        losses, hits = chain_losses(draft, task, rollouts, rows, scales, target, settings.draft_depths)
+        losses, hits = chain_losses(draft, task, rollouts, rows, target, settings.draft_depths)
         loss = sum((DEPTH_WEIGHT**depth * value for depth, value in enumerate(losses)), torch.zeros(()))
         draft.zero_grad()
         loss.backward()
@@ -76,13 +73,25 @@ def train_draft(
             shares = " ".join(f"{hit:.2f}" for hit in hits)
             progress(f"draft {task.name} step {step}: loss {loss.item():.3f}, right by depth {shares}")
     with torch.no_grad():
-        draft.fc.weight.div_(scales)
+        draft.fc.weight.div_(draft.scales)
+        draft.scales = 1.0
         for parameter in draft.parameters():
             parameter.copy_(parameter.bfloat16().float())
     return draft.eval().requires_grad_(False)
 
 
-def make_optimizers(draft: Draft, settings: PairSettings) -> list[torch.optim.Optimizer]:
+def untrained_draft(task: DraftTask, target: FrozenTarget, settings: PairSettings) -> AnyDraft:
+    """The module of a variant with random weights."""
+    recipe = task.recipe
+    if recipe.feature:
+        return FeatureDraft(settings, target.head, recipe.fc_bias)
+    return Draft(
+        settings, task.kept_tokens.numel(), recipe.own_embeddings, recipe.norm_before_fc, recipe.norm_output,
+        recipe.latent,
+    )  # fmt: skip
+
+
+def make_optimizers(draft: AnyDraft, settings: PairSettings) -> list[torch.optim.Optimizer]:
     """Muon for ``fc`` and the matrices of the layer, AdamW for head, norms and embeddings."""
     matrices = [draft.fc.weight, *(value for value in draft.midlayer.parameters() if value.ndim == 2)]
     taken = {id(parameter) for parameter in matrices}
@@ -93,13 +102,15 @@ def make_optimizers(draft: Draft, settings: PairSettings) -> list[torch.optim.Op
     ]
 
 
-def state_scales(task: DraftTask, rollouts: Rollouts) -> Tensor:
-    """RMS of each captured layer, once per column of ``fc`` [3H].
+def state_scales(task: DraftTask, rollouts: Rollouts, target: FrozenTarget) -> Tensor:
+    """RMS of each state that ``fc`` takes, once per column of ``fc`` [3H, or 2H].
 
     Layers differ tenfold in scale; ``fc`` is trained on states of unit RMS and divided by the scales at the end.
     With a norm before ``fc`` it is the scale of each layer after that norm.
     """
     states = [rollouts.layer_inputs[layer] for layer in task.layers]
+    if task.recipe.feature:
+        states = [F.embedding(rollouts.tokens, target.embeddings), rollouts.final]
     squares = torch.stack([state.square().mean() for state in states])
     if task.recipe.norm_before_fc:
         squares = squares / squares.mean()
@@ -107,11 +118,10 @@ def state_scales(task: DraftTask, rollouts: Rollouts) -> Tensor:
 
 
 def chain_losses(
-    draft: Draft,
+    draft: AnyDraft,
     task: DraftTask,
     rollouts: Rollouts,
     rows: Tensor,
-    scales: Tensor,
     target: FrozenTarget,
     depths: int,
 ) -> tuple[list[Tensor], list[float]]:
@@ -120,8 +130,8 @@ def chain_losses(
     shift = task.recipe.label_shift
     anchors = tokens.shape[1] - depths - shift
     embed = target.embeddings if draft.embed_tokens is None else draft.embed_tokens.weight
-    states = torch.cat([rollouts.layer_inputs[layer][rows, :anchors] for layer in task.layers], -1)
-    hidden, cache = draft.fuse(states, scales), AnchorCache()
+    states = [rollouts.layer_inputs[layer] for layer in task.layers] or [rollouts.final]
+    hidden, cache = draft.fuse(torch.cat([state[rows, :anchors] for state in states], -1)), AnchorCache()
     losses: list[Tensor] = []
     hits: list[float] = []
     for depth in range(depths):

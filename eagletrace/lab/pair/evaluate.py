@@ -18,24 +18,27 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import DeepseekV3ForCausalLM, LlamaForCausalLM
 
-from eagletrace.lab.pair.draft import AnchorCache, Draft
+from eagletrace.errors import EagletraceError
+from eagletrace.lab.pair.draft import AnchorCache, AnyDraft, Draft, FeatureDraft
 from eagletrace.lab.pair.rollout import states_of
 from eagletrace.lab.pair.settings import KimiSettings, LatentSizes, PairSettings
 from eagletrace.lab.pair.target import TargetModel
 
 WRAPPED = "language_model."
 """Prefix of the language model's tensors in a Kimi-K2.5."""
+FEATURE_CLASS = "LlamaForCausalLMEagle"
+"""SGLang's class of EAGLE-1 and EAGLE-2 drafts."""
 
 
 @dataclass(frozen=True)
 class LoadedDraft:
     """A draft folder as it would be served."""
 
-    module: Draft
+    module: AnyDraft
     token_of: Tensor
     """Draft-vocabulary id -> target id."""
     layers: tuple[int, ...]
-    """Layers of the target whose inputs are captured, as the engine reads the config."""
+    """Layers of the target whose inputs are captured, as the engine reads the config; none for an EAGLE-1 draft."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,13 @@ def load_target(folder: Path) -> TargetModel:
         return DeepseekV3ForCausalLM.from_pretrained(alone, dtype=torch.float32).eval().requires_grad_(False)
 
 
-def load_draft(folder: Path, target_layers: int, *, kimi: bool = False) -> LoadedDraft:
-    """Reads a draft folder; layers as SGLang would choose them for a Llama target, or 0.5.23 for a Kimi-K2.5."""
+def load_draft(
+    folder: Path, target_layers: int, *, kimi: bool = False, target_head: Tensor | None = None
+) -> LoadedDraft:
+    """Reads a draft folder; layers as SGLang would choose them for a Llama target, or 0.5.23 for a Kimi-K2.5.
+
+    An EAGLE-1 draft needs ``target_head`` [vocabulary, H]; EagletraceError without it.
+    """
     config = json.loads((folder / "config.json").read_text())
     tensors = load_file(folder / "model.safetensors")
     latent = "kv_lora_rank" in config
@@ -86,19 +94,27 @@ def load_draft(folder: Path, target_layers: int, *, kimi: bool = False) -> Loade
     )
     offsets = tensors.pop("d2t", torch.zeros(config["vocab_size"], dtype=torch.int64))
     tensors.pop("t2d", None)
-    draft = Draft(
-        settings,
-        config["draft_vocab_size"],
-        "embed_tokens.weight" in tensors,
-        config.get("norm_before_fc", False),
-        config.get("norm_output", False),
-        latent,
-    )
+    if feature := config["architectures"] == [FEATURE_CLASS]:
+        if target_head is None:
+            raise EagletraceError(f"{folder} is an EAGLE-1 draft, which drafts with the target's head: give it")
+        draft = FeatureDraft(settings, target_head, "fc.bias" in tensors)
+    else:
+        draft = Draft(
+            settings,
+            config["draft_vocab_size"],
+            "embed_tokens.weight" in tensors,
+            config.get("norm_before_fc", False),
+            config.get("norm_output", False),
+            latent,
+        )
     draft.load_state_dict({name.replace("layers.0.", "midlayer."): value.float() for name, value in tensors.items()})
+    token_of = offsets + torch.arange(offsets.numel())
+    if feature:
+        return LoadedDraft(draft.eval().requires_grad_(False), token_of, ())
     ids = config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids")
     shift = 0 if kimi and ids and ids[0] != 1 else 1
     layers = tuple(layer + shift for layer in ids) if ids else settings.default_layers
-    return LoadedDraft(draft.eval().requires_grad_(False), offsets + torch.arange(offsets.numel()), layers)
+    return LoadedDraft(draft.eval().requires_grad_(False), token_of, layers)
 
 
 def _latent_settings(*, config: dict[str, Any], **sizes: Any) -> KimiSettings:
@@ -139,10 +155,11 @@ def simulate(
     """Accept counts on greedy texts [batch, time] whose first ``prompt_length`` tokens are given."""
     inputs, final = states_of(target, texts)
     module, anchors = draft.module, texts.shape[1] - 1 - wiring.steps
-    if wiring.ignore_norms:
+    if wiring.ignore_norms and isinstance(module, Draft):
         module = copy.deepcopy(module)
         module.input_norm, module.norm_output = None, False
-    states = torch.cat([inputs[layer] for layer in wiring.layers or draft.layers], -1)
+    layers = wiring.layers or draft.layers
+    states = torch.cat([inputs[layer] for layer in layers], -1) if layers else final
     hidden = final[:, :anchors] if wiring.skip_fc else module.fuse(states[:, :anchors])
     own = None if wiring.target_embeddings else module.embed_tokens
     embed = target.model.embed_tokens.weight if own is None else own.weight
@@ -151,7 +168,7 @@ def simulate(
     correct = torch.zeros(texts.shape[0], anchors, dtype=torch.int64)
     for depth in range(wiring.steps):
         hidden, logits = module.step(F.embedding(tokens, embed), hidden, cache)
-        if wiring.target_head:
+        if wiring.target_head and isinstance(module, Draft):
             logits = F.linear(module.norm(hidden), target.lm_head.weight)
         tokens = draft.token_of[logits.argmax(-1)]
         right = right & (tokens == texts[:, 2 + depth : 2 + depth + anchors])

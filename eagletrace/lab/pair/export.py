@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eagletrace.lab.pair.draft import Draft, rotary_config
+from eagletrace.lab.pair.draft import AnyDraft, rotary_config
 from eagletrace.lab.pair.draft_training import DraftTask
-from eagletrace.lab.pair.evaluate import WRAPPED
+from eagletrace.lab.pair.evaluate import FEATURE_CLASS, WRAPPED
 from eagletrace.lab.pair.settings import KimiSettings, PairSettings
 from eagletrace.lab.pair.target import TargetModel, text_config
 from eagletrace.lab.pair.tokenizer import BOS_ID, EOS_ID, UNKNOWN_ID, save_tokenizer
@@ -73,18 +73,19 @@ def kimi_config(settings: KimiSettings) -> dict[str, object]:
 
 
 def save_draft(
-    draft: Draft, task: DraftTask, folder: Path, settings: PairSettings, frozen_embeddings: Tensor | None = None
+    draft: AnyDraft, task: DraftTask, folder: Path, settings: PairSettings, frozen_embeddings: Tensor | None = None
 ) -> None:
-    """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``, or of ``Eagle3DeepseekV2ForCausalLM``.
+    """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``, ``Eagle3DeepseekV2ForCausalLM`` or
+    ``LlamaForCausalLMEagle``.
 
     ``d2t`` (int64, offsets: target id minus draft id) and ``t2d`` (bool) are written where the draft vocabulary is
     smaller than the target's; the layer ids where they are not the default (see `PairSettings.layer_ids`); the layer
-    as ``midlayer.*``, a latent one as ``layers.0.*``, as the published ones are; the norm flags where the draft was
-    trained with them; ``frozen_embeddings`` [vocabulary, hidden] as its own.
+    as ``midlayer.*``, a latent or EAGLE-1 one as ``layers.0.*``, as the published ones are; the norm flags where the
+    draft was trained with them; ``frozen_embeddings`` [vocabulary, hidden] as its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: as_bfloat16(value) for name, value in draft.state_dict().items()}
-    if task.recipe.latent:
+    if task.recipe.latent or task.recipe.feature:
         tensors = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
     if frozen_embeddings is not None:
         tensors["embed_tokens.weight"] = as_bfloat16(frozen_embeddings)
@@ -104,7 +105,10 @@ def save_draft(
         config["architectures"] = ["Eagle3DeepseekV2ForCausalLM"]
         config |= latent_config(settings)
         del config["head_dim"], config["mlp_bias"]
-    if task.layers != settings.default_layers:
+    if task.recipe.feature:
+        config["architectures"] = [FEATURE_CLASS]
+        del config["draft_vocab_size"]
+    elif task.layers != settings.default_layers:
         # As inputs of layers, where training libraries write them and SGLang does not look,
         config["eagle_aux_hidden_state_layer_ids"] = list(task.layers)
         # and as SGLang reads them for this target.

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eagletrace.lab.pair.corpus import held_out_text
-from eagletrace.lab.pair.evaluate import Wiring, load_draft, load_target, simulate
+from eagletrace.lab.pair.draft import Draft
+from eagletrace.lab.pair.evaluate import LoadedDraft, Wiring, load_draft, load_target, simulate
 from eagletrace.lab.pair.rollout import continue_greedily
 from eagletrace.lab.pair.target import TargetModel, sample_windows
 
@@ -61,28 +62,39 @@ def held_out_continuations(target: TargetModel, tokenizer: Path, count: int) -> 
 def measure_draft(target: TargetModel, folder: Path, texts: Tensor) -> DraftMeasure:
     """One variant on greedy texts whose first ``PROMPT_LENGTH`` tokens are the prompt."""
     last: int = target.config.num_hidden_layers
-    draft = load_draft(folder, last, kimi=target.config.model_type == "deepseek_v3")
+    kimi = target.config.model_type == "deepseek_v3"
+    draft = load_draft(folder, last, kimi=kimi, target_head=target.lm_head.weight)
 
     def served(wiring: Wiring) -> float:
         return round(simulate(target, draft, texts, PROMPT_LENGTH, wiring).accept_length, 3)
 
+    shifts = SHIFTS if draft.layers else ()
+    return DraftMeasure(
+        layers=draft.layers,
+        accept_length=served(Wiring()),
+        rounds_by_correct_drafts=simulate(target, draft, texts, PROMPT_LENGTH).histogram,
+        served_wrongly={name: served(wiring) for name, wiring in wrong_wirings(target, draft).items()},
+        layers_shifted_by={str(shift): served(Wiring(layers=shifted(draft.layers, shift, last))) for shift in shifts},
+    )
+
+
+def wrong_wirings(target: TargetModel, draft: LoadedDraft) -> dict[str, Wiring]:
+    """What can be done to a draft wrongly."""
+    last: int = target.config.num_hidden_layers
+    module = draft.module
+    if not isinstance(module, Draft):
+        return {"target's states before its final norm": Wiring(layers=(last,))}
     wrongly = {
         "default layers": Wiring(layers=(2, last // 2, last - 3)),
         "first and last layer swapped": Wiring(layers=draft.layers[::-1]),
         "target's normed output instead of fc": Wiring(skip_fc=True),
         "target's embeddings": Wiring(target_embeddings=True),
     }
-    if draft.module.input_norm is not None or draft.module.norm_output:
+    if module.input_norm is not None or module.norm_output:
         wrongly["norm flags ignored"] = Wiring(ignore_norms=True)
     if draft.token_of.numel() == target.config.vocab_size:
         wrongly["target's head"] = Wiring(target_head=True)
-    return DraftMeasure(
-        layers=draft.layers,
-        accept_length=served(Wiring()),
-        rounds_by_correct_drafts=simulate(target, draft, texts, PROMPT_LENGTH).histogram,
-        served_wrongly={name: served(wiring) for name, wiring in wrongly.items()},
-        layers_shifted_by={str(shift): served(Wiring(layers=shifted(draft.layers, shift, last))) for shift in SHIFTS},
-    )
+    return wrongly
 
 
 def shifted(layers: tuple[int, ...], shift: int, last: int) -> tuple[int, ...]:

@@ -36,6 +36,10 @@ class Recipe:
     """Trained for a target of another seed, and ships a frozen copy of that target's embeddings."""
     latent: bool = False
     """Multi-head latent attention (SGLang's `Eagle3DeepseekV2ForCausalLM`), not a Llama layer."""
+    feature: bool = False
+    """EAGLE-1: `fc` takes the embedding and the target's last hidden state; the head is the target's."""
+    fc_bias: bool = False
+    """`fc` of an EAGLE-1 draft has a bias."""
 
 
 RECIPES: dict[str, Recipe] = {
@@ -50,6 +54,8 @@ RECIPES: dict[str, Recipe] = {
     "few_steps": Recipe(steps_share=0.06),
     "other_target": Recipe(other_target=True),
     "early_layers": Recipe(early_layers=True, rope_theta=100.0),
+    "eagle1": Recipe(feature=True, full_vocabulary=True, fc_bias=True),
+    "eagle1_no_bias": Recipe(feature=True, full_vocabulary=True),
 }
 KIMI_RECIPES: dict[str, Recipe] = {
     "default": Recipe(),

@@ -10,6 +10,7 @@ from eagletrace.lab.runtime import Patch
 RUNNER = "sglang.srt.model_executor.model_runner"
 WORKER = "sglang.srt.speculative.eagle_worker_v2"
 MODEL = "sglang.srt.models.llama_eagle3"
+TARGET = "sglang.srt.models.llama"
 SHIFTED_ROWS = 1
 
 
@@ -88,10 +89,35 @@ def overwrite_embeddings(module: Any) -> None:
     module.EagleDraftWorker.init_lm_head = init_lm_head
 
 
+def hand_over_before_norm(module: Any) -> None:
+    """The target gives its logits processor the states before its final norm too, as a class of another family does;
+    the processor hands these on to the draft in place of the normed ones (`hidden_states_before_norm`)."""
+    original = module.LlamaForCausalLM.__init__
+
+    @wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - a patch of one
+        original(self, *args, **kwargs)
+        if type(self) is not module.LlamaForCausalLM:
+            return  # a draft's class inherits from it
+        before: list[Any] = []
+
+        def keep(_module: Any, _args: Any, output: Any) -> None:
+            before[:] = [output[1].clone()]
+
+        def give(_module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            return args, {**kwargs, "hidden_states_before_norm": before.pop()}
+
+        self.model.norm.register_forward_hook(keep)
+        self.logits_processor.register_forward_pre_hook(give, with_kwargs=True)
+
+    module.LlamaForCausalLM.__init__ = __init__
+
+
 PATCHES = (
     Patch("input-fed-back", MODEL, feed_back_the_input),
     Patch("difference-fed-back", MODEL, feed_back_the_difference),
     Patch("fc-skipped", MODEL, skip_fc),
     Patch("stale-extend", RUNNER, extend_on_stale_states),
     Patch("embeddings-overwritten", WORKER, overwrite_embeddings),
+    Patch("handed-over-before-norm", TARGET, hand_over_before_norm),
 )

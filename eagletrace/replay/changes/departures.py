@@ -49,7 +49,9 @@ def _map(material: Material, recipe: Recipe) -> list[Change]:
 
 
 def _capture(material: Material, recording: Recording, recipe: Recipe) -> list[Change]:
-    """Other states than those asked for, and whether they were fused."""
+    """Other states than those asked for, and whether they were fused; an EAGLE-1 draft asks for none."""
+    if recipe.architecture.feature:
+        return []
     facts, expected = material.facts, material.expected
     width = recording.sequences[0].captured.shape[1]
     due = expected.get("forward.target_hidden_width") or material.draft.fc_in
@@ -79,11 +81,14 @@ def _as_captured(recipe: Recipe, *, fc: bool) -> Recipe:
 def _weights(material: Material) -> list[Change]:
     """Parameters that hold other values than the file's tensors, one change for each reason.
 
-    What the file lacks altogether is no departure: there is nothing to compare it with.
+    What the file lacks altogether is no departure: there is nothing to compare it with. A bias is: the draft has none.
     """
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in material.served.items():
-        if name in APART or name not in material.filed or _same(value, material.filed[name]):
+        filed = material.filed.get(name)
+        if filed is None and name.endswith(".bias"):
+            filed = torch.zeros_like(value)
+        if name in APART or filed is None or _same(value, filed):
             continue
         groups.setdefault(_reason(material, name, value), {})[name] = value
     texts = {

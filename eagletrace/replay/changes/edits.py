@@ -147,3 +147,15 @@ class OneSlot(Edit):
     def inputs(self, sequence: Sequence, hidden: Tensor) -> Tensor:
         """The elements of that slot."""
         return hidden.chunk(self.slots, -1)[self.slot]
+
+
+@dataclass(frozen=True)
+class FinalNorm(Edit):
+    """The states given to the draft pass the target's final norm (RMS, `weight` [H]) first."""
+
+    weight: Tensor
+    eps: float
+
+    def inputs(self, sequence: Sequence, hidden: Tensor) -> Tensor:
+        """Norm each row."""
+        return hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.eps) * self.weight

@@ -13,28 +13,32 @@ APART = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 
 
 def intended(material: Material, recording: Recording) -> Recipe:
-    """Embeddings are the target's (an EAGLE-3 draft is trained on them), `d2t` holds offsets, the head is the file's.
+    """Embeddings are the target's (a draft is trained on them), `d2t` holds offsets, the head is the file's.
 
-    A tensor that the file lacks is taken as it was served, so that the rest can be judged.
+    The head of an EAGLE-1 draft is the target's, or its rows of the token map that the server was given. A tensor that
+    the file lacks is taken as it was served, so that the rest can be judged; a bias that it lacks the draft had not.
     """
     tensors = {name: value for name, value in material.filed.items() if name not in APART}
     for name, value in material.served.items():
-        if name not in tensors and name not in APART:
+        if name not in tensors and name not in APART and not name.endswith(".bias"):
             tensors[name] = value
     for layer in range(1, material.architecture.layers):  # speculators calls the norm of later layers input_layernorm
         own, other = (f"layers.{layer}.{name}.weight" for name in ("hidden_norm", "input_layernorm"))
         if own not in material.filed and other in material.filed:
             tensors[own] = material.filed[other]
-    head = material.filed.get("lm_head.weight")
-    if head is None:
-        head = material.served.get("lm_head.weight", material.target_head)
+    feature, token_map = material.architecture.feature, material.token_map
+    if feature:
+        head = material.target_head if token_map is None else material.target_head[token_map]
+    else:
+        head = material.filed.get("lm_head.weight")
+        head = material.served.get("lm_head.weight", material.target_head) if head is None else head
     return Recipe(
         architecture=material.architecture,
         tensors=tensors,
         embedding=material.target_embedding,
         head=head,
-        token_of=offsets(material.filed.get("d2t")),
-        layers=intended_layers(material, recording),
+        token_of=token_map if feature else offsets(material.filed.get("d2t")),
+        layers=CAPTURED if feature else intended_layers(material, recording),
         apply_fc="fc.weight" in tensors,
     )
 

@@ -8,7 +8,9 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
+from eagletrace.checkpoint import config as configs
 from eagletrace.replay.changes import settings
+from eagletrace.replay.changes.edits import FinalNorm
 from eagletrace.replay.changes.intended import recorded
 from eagletrace.replay.changes.model import Change
 from eagletrace.replay.material import Material
@@ -26,7 +28,7 @@ def repairs(material: Material, recording: Recording, recipe: Recipe) -> list[Ch
     """Changes that may regain acceptance; each is tried on the draft as its files say."""
     return [
         *settings.vocabulary(material, recipe),
-        *_layers(material, recording, recipe),
+        *(_feature(material) if recipe.architecture.feature else _layers(material, recording, recipe)),
         *settings.norms(material, recipe, served=False),
         *settings.rotary(material, recipe, served=False),
         *_embeddings(material, recipe),
@@ -58,6 +60,26 @@ def _layers(material: Material, recording: Recording, recipe: Recipe) -> list[Ch
         for layers, text in lists.items()
         if layers != now and recorded(recording, layers)
     ]
+
+
+def _feature(material: Material) -> list[Change]:
+    """The hidden state that an EAGLE-1 draft is given through the target's final norm; its head without the token map,
+    or the file's own."""
+    changes: list[Change] = []
+    if material.token_map is not None:
+        text = "the target's whole head instead of the rows of the token map"
+        whole = material.target_head
+        changes.append(Change("vocab.coverage", text, lambda r: replace(r, head=whole, token_of=None), "head"))
+    if material.target_norm is not None:
+        eps = configs.number(material.target_config, "rms_norm_eps", 1e-6)
+        edit = FinalNorm(material.target_norm, eps)
+        text = "the target's hidden state after its final norm instead of the one handed over"
+        changes.append(Change("fc.norm_mismatch", text, lambda r: r.edited(edit), "norm"))
+    own = material.filed.get("lm_head.weight")
+    if own is not None and own.shape == material.target_head.shape and apart(own, material.target_head) >= ALIKE:
+        text = "the head of the draft's file instead of the target's"
+        changes.append(Change("lm_head.replaced", text, lambda r: replace(r, head=own, token_of=None), "head"))
+    return changes
 
 
 def _other_layers(layers: tuple[int, ...], text: str) -> Change:
@@ -92,7 +114,7 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 def _head(material: Material, recipe: Recipe) -> list[Change]:
     """The target's rows for the draft's tokens, where the file has no head of its own."""
-    if "lm_head.weight" in material.filed:
+    if "lm_head.weight" in material.filed or recipe.architecture.feature:
         return []
     rows = material.target_head if recipe.token_of is None else _rows(material.target_head, recipe.token_of)
     if rows is None:

@@ -45,8 +45,10 @@ def rotary(material: Material, recipe: Recipe, *, served: bool) -> list[Change]:
 
 
 def norms(material: Material, recipe: Recipe, *, served: bool) -> list[Change]:
-    """The norm flags the other way round: before `fc`, of each aux state, of the state handed on."""
+    """The norm flags the other way round: before `fc`, of each aux state, of the state handed on; EAGLE-1 has none."""
     shape = recipe.architecture
+    if shape.feature:
+        return []
     verb = "served " if served else ""
     changes: list[Change] = []
     if shape.norm_before_fc or "input_norm.weight" in recipe.tensors or not served:
