@@ -46,8 +46,12 @@ ROWS = (
             diagnosed=FAULTS.format("layer-keys-0.5.9"), replayed=FAULTS.format("layer-keys-0.5.9")),
     replace(LLAMA, sglang="0.5.9", shape="tree, first worker", traced=AGREEMENT.format("0.5.9-v1-tree")),
     replace(LLAMA, sglang="0.5.9", shape="chain, second worker", traced=AGREEMENT.format("0.5.9-v2-chain")),
-    replace(LLAMA, draft="LlamaForCausalLMEagle", traced=EAGLE1.format("test_a_draft_served_right_is_healthy_and_its_counts_are_the_engine_s"), diagnosed=EAGLE1.format("test_states_before_the_target_s_final_norm_are_named_and_proved"),
-            replayed=EAGLE1.format("test_the_reference_drafts_what_was_served")),
+    replace(
+        LLAMA, draft="LlamaForCausalLMEagle",
+        traced=EAGLE1.format("test_a_draft_served_right_is_healthy_and_its_counts_are_the_engine_s"),
+        diagnosed=EAGLE1.format("test_states_before_the_target_s_final_norm_are_named_and_proved"),
+        replayed=EAGLE1.format("test_the_reference_drafts_what_was_served"),
+    ),
     Support(
         "KimiK25ForConditionalGeneration", "LlamaForCausalLMEagle3", "0.5.23", "chain",
         KIMI.format("test_a_draft_of_each_class_is_traced_and_replayed[kimi-healthy]"),

@@ -7,8 +7,8 @@ import pytest
 
 from eagletrace.diff import policy
 from eagletrace.diff.behaviour import compare_behaviour
-from eagletrace.distributions import t_p, t_quantile
 from eagletrace.diff.statistics import Ratio, compare, correct
+from eagletrace.distributions import t_p, t_quantile
 from tests.diff.simulator import pair
 
 PAIRS = 40
