@@ -4,7 +4,7 @@
 -- column neutral: whether its tensor is the same without it: scales of one, zero points of zero
 SELECT s.key, s.fate, s.dtype, any_value(w.key) AS weight, any_value(w.dtype) AS weight_dtype,
     CASE WHEN regexp_matches(s.key, '_zero_point$') THEN s.rms = 0
-         WHEN regexp_matches(s.key, 'scale') THEN abs(s.rms - 1) <= 1e-6 ELSE FALSE END AS neutral
+         WHEN regexp_matches(s.key, 'scale') THEN round(s.rms, 5) = 1 ELSE FALSE END AS neutral
 FROM checkpoint_keys s
 LEFT JOIN checkpoint_keys w ON w.key <> s.key
     AND starts_with(w.key, regexp_extract(s.key, '^(.*)\.[^.]*$', 1) || '.')

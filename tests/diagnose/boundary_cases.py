@@ -201,6 +201,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "hidden states nine times as large": lambda: b.hidden(fc_out=(1.23456, 0), draft_in=(12.34567, 0)),
         "hidden states nine times as small": lambda: b.hidden(fc_out=(9.0, 0), draft_in=(1.0, 0)),
         "hidden states nine times one": lambda: b.hidden(fc_out=(1.0, 0), draft_in=(9.0, 0)),
+        "hidden states of an EAGLE-1 draft": lambda: b.hidden(
+            target_aux=(9.0, 0), fc_out=(1.0, 0), draft_in=(9.0, 0)).fact("draft.family", "eagle"),
         "hidden states of one stage": lambda: b.hidden(fc_out=(1.0, 0)),
         "one NaN": lambda: b.hidden(fc_out=(1.0, 1), draft_in=(2.0, 0)),
         "NaN in a written parameter": lambda: b.parameter("model.fc.weight", nan_count=1, rms=math.nan),
@@ -318,7 +320,7 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "scale without its tensor": lambda: b.lone_scale(),
         "scale of one without its tensor": lambda: b.lone_scale(rms=1.0),
         "scale of nearly one": lambda: b.lone_scale(rms=1.00001),
-        "scale of one up to rounding": lambda: b.lone_scale(rms=1.0000005),
+        "scale of one up to rounding": lambda: b.lone_scale(rms=1.000004),
         "scale of unknown size": lambda: b.lone_scale(rms=None),
         "zero point of zero": lambda: b.lone_scale("other.weight_zero_point", rms=0.0),
         "zero point of one": lambda: b.lone_scale("other.weight_zero_point", rms=1.0),
