@@ -157,7 +157,9 @@ def test_original_eagle_under_its_target_s_architecture(tmp_path: Path, target: 
 def test_original_eagle_without_the_bias_of_fc(tmp_path: Path, target: Path) -> None:
     values = {key: array for key, array in tensors(EAGLE, "layers.0").items() if key != "fc.bias"}
     draft = write(tmp_path / "draft", EAGLE, values)
-    assert causes(check(draft, target, "0.5.23")) == ["weights.missing"]
+    result = check(draft, target, "0.5.23")
+    assert causes(result) == []  # it may have been trained without one, and small random values may cost nothing
+    assert {c.id for c in result.checks if c.status == "alarm"} == {"weights.missing"}
 
 
 def test_original_eagle3_is_told_by_its_tensors(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ EAGLE1_FAULTS: tuple[Case, ...] = (
         case="SGLang's eagle_worker_v2.py init_lm_head",
         expected=("config.algorithm_mismatch",),
         variant="eagle1",
+        flags={"speculative-algorithm": "EAGLE3"},
         base="eagle1-healthy",
         unproved=DIES,
     ),
