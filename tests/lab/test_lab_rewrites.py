@@ -170,6 +170,6 @@ def test_every_change_applies_to_the_shipped_pair(tmp_path: Path) -> None:
         prepared = materialize(entry, shipped_pair(entry.pair), tmp_path)
         served = f"{prepared.draft.name} {prepared.target.name} {prepared.update and prepared.update.name}"
         served += f" {sorted(entry.flags.items())} {sorted(entry.env.items())} {entry.runtime} {entry.load}"
-        served += f" {entry.engine} {entry.worker}"
+        served += f" {entry.engine} {entry.worker} {entry.token_map}"
         assert served not in digests, f"{entry.name} serves what {digests[served]} serves"
         digests[served] = entry.name
