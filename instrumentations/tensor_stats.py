@@ -76,3 +76,25 @@ def describe(tensor: torch.Tensor) -> dict[str, Any]:
         "checksum": checksum(tensor), "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."),
         "rms": summary(tensor)["rms"], "data_ptr": tensor.data_ptr(),
     }  # fmt: skip
+
+
+def moments(values: torch.Tensor) -> dict[str, torch.Tensor]:
+    """`rms`, `nan_count` and `kurtosis` (the excess over a normal distribution's) of the last dimension of float32
+    values, on their device."""
+    centred = values - values.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1)
+    return {
+        "rms": values.square().mean(-1).sqrt(),
+        "nan_count": (~values.isfinite()).sum(-1),
+        "kurtosis": centred.pow(4).mean(-1) / variance.square().clamp(min=1e-30) - 3.0,
+    }
+
+
+def module_types(model: torch.nn.Module) -> dict[str, str]:
+    """Class of the module that holds each parameter."""
+    modules = list(model.named_modules())
+    return {
+        f"{path}.{name}" if path else name: type(module).__name__
+        for path, module in modules
+        for name, _ in module.named_parameters(recurse=False)
+    }

@@ -71,6 +71,11 @@ class LoadResult:
     engine_died: bool = False
     reason: str = ""
 
+    @property
+    def rounds(self) -> int:
+        """Verify rounds of all answers, by the engine's count."""
+        return sum(answer.rounds for answer in self.answers)
+
 
 def send_load(server: LabServer, options: LoadOptions, prompts: Sequence[str]) -> LoadResult:
     """Send requests in waves of `concurrency`; after each, stop when enough rounds are done.
@@ -85,7 +90,7 @@ def send_load(server: LabServer, options: LoadOptions, prompts: Sequence[str]) -
             if midway and _enough(result, options, 2 * sent, len(planned), share=0.5):
                 midway(server)
                 midway = None
-            while marks and options.at_mark and _rounds(result) >= marks[0]:
+            while marks and options.at_mark and result.rounds >= marks[0]:
                 options.at_mark(marks.pop(0), result)
             numbers = range(sent, sent + options.concurrency)
             if options.prompts is not None:
@@ -104,11 +109,7 @@ def _enough(result: LoadResult, options: LoadOptions, sent: int, planned: int, s
     if options.prompts is not None:
         return sent >= planned
     # An engine that reports no rounds would never get there: one wave per round wanted is plenty.
-    return _rounds(result) >= share * options.rounds or (sent >= 8 * options.rounds)
-
-
-def _rounds(result: LoadResult) -> int:
-    return sum(answer.rounds for answer in result.answers)
+    return result.rounds >= share * options.rounds or (sent >= 8 * options.rounds)
 
 
 def _body(prompt: str, number: int, options: LoadOptions) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _result(plan: Serving, run: Path | None, outcome: LoadResult) -> LabResult:
     return LabResult(
         run=run,
         accept_length=accept_length(outcome.answers),
-        rounds=sum(answer.rounds for answer in outcome.answers),
+        rounds=outcome.rounds,
         engine_died=outcome.engine_died,
         answers=list(outcome.answers),
         reason=outcome.reason,
@@ -123,10 +123,9 @@ def _wait_until_written(run: Path | None, outcome: LoadResult) -> None:
     if outcome.engine_died or run is None:
         time.sleep(FLUSH_S)
         return
-    reported = sum(answer.rounds for answer in outcome.answers)
     deadline = time.monotonic() + WRITTEN_S
     seen, files = None, _files(run)
-    while time.monotonic() < deadline and (seen != files or counted_rounds(run) < reported):
+    while time.monotonic() < deadline and (seen != files or counted_rounds(run) < outcome.rounds):
         time.sleep(FLUSH_S)
         seen, files = files, _files(run)
 

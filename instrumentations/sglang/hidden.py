@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from eagletrace.instrumentations.sglang.launch_state import Launch
+from eagletrace.instrumentations.tensor_stats import moments
 from eagletrace.record.device import stage
 from eagletrace.record.rounds import HiddenFacts
 
@@ -17,25 +18,13 @@ from eagletrace.record.rounds import HiddenFacts
 def observe(
     launch: Launch, name: str, hidden: torch.Tensor | None, rows: Sequence[int], slot_width: int | None
 ) -> None:
-    """Stage `rms`, `nan_count` and `kurtosis` of rows of a state, [rows, width], each slot of `slot_width` apart.
-
-    Kurtosis is the excess over a normal distribution's.
-    """
+    """Stage the `moments` of rows of a state, [rows, width], each slot of `slot_width` apart."""
     if hidden is None or not launch.wants_hidden or not rows or max(rows) >= hidden.shape[0]:
         return
     width = hidden.shape[-1]
     slots = width // slot_width if slot_width and width % slot_width == 0 else 1
     values = _rows(hidden.detach(), rows).float().view(len(rows), slots, width // slots)
-    square = values.square()
-    centred = values - values.mean(-1, keepdim=True)
-    variance = centred.square().mean(-1)
-    readers = stage(
-        {
-            "rms": square.mean(-1).sqrt(),
-            "nan_count": (~values.isfinite()).sum(-1),
-            "kurtosis": centred.pow(4).mean(-1) / variance.square().clamp(min=1e-30) - 3.0,
-        }
-    )
+    readers = stage(moments(values))
     rms, bad, kurtosis = readers["rms"], readers["nan_count"], readers["kurtosis"]
     if rms is not None and bad is not None and kurtosis is not None:
         facts = HiddenFacts(name, slots, width // slots, rms, bad, kurtosis)

@@ -13,7 +13,7 @@ from eagletrace.instrumentations.patching import Hook, Target
 from eagletrace.instrumentations.sglang import capture, facts, sharing, vocabulary
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.targets import SKIPPED_BY_DESIGN
-from eagletrace.instrumentations.tensor_stats import checksum, place, summary
+from eagletrace.instrumentations.tensor_stats import checksum, module_types, place, summary
 
 
 class LoadModel(Hook):
@@ -127,19 +127,6 @@ def named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     if isinstance(head, torch.Tensor) and not isinstance(head, torch.nn.Parameter):
         found.append(("lm_head.weight", head))
     return found
-
-
-def module_types(model: torch.nn.Module) -> dict[str, str]:
-    """Class of the module that holds each parameter."""
-    return {
-        f"{path}.{name}" if path else name: type(module).__name__
-        for path, module in _modules(model)
-        for name, _ in module.named_parameters(recurse=False)
-    }
-
-
-def _modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
-    return list(model.named_modules())
 
 
 def write_params(session: Session, model: torch.nn.Module, phase: str) -> None:

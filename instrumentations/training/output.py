@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from eagletrace.format.facts import CONTRACT_KEYS
+from eagletrace.instrumentations.tensor_stats import module_types
 from eagletrace.instrumentations.training import facts, weights
 from eagletrace.instrumentations.training.parts import tensors, token_map
 from eagletrace.instrumentations.training.steps import Seen, sampled, statistics, step_of
@@ -135,7 +136,7 @@ class Output:
         self.writer.write("contract", waiting)
 
     def _write_params(self, named: Sequence[tuple[str, torch.Tensor]], epoch: int) -> None:
-        types = weights.module_types(self.draft)
+        types = module_types(self.draft)
         tied = {"lm_head.weight": "draft:embed_tokens.weight"} if weights.is_tied(self.draft) else {}
         rows = [weights.param_row(name, tensor, types.get(name), tied.get(name)) for name, tensor in named]
         self.writer.write("params", [row | {"epoch": epoch} for row in rows])

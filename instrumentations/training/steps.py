@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from eagletrace.instrumentations.tensor_stats import moments
 from eagletrace.record.training_rows import Step
 
 ROWS = 1024  # of logits at a time, so that their float32 copy stays small
@@ -170,10 +171,4 @@ def sampled(count: int) -> list[int]:
 def statistics(states: torch.Tensor, batch: Sequence[int], rows: Sequence[int], slots: int) -> dict[str, Any]:
     """`rms`, `nan_count` and `kurtosis` of some rows of states [B, S, width], [rows, slots] each, as a server's."""
     chosen = states.detach()[torch.tensor(batch), torch.tensor(rows)].float().cpu().unflatten(-1, (slots, -1))
-    centred = chosen - chosen.mean(-1, keepdim=True)
-    variance = centred.square().mean(-1)
-    return {
-        "rms": chosen.square().mean(-1).sqrt().numpy(),
-        "nan_count": (~chosen.isfinite()).sum(-1).numpy(),
-        "kurtosis": (centred.pow(4).mean(-1) / variance.square().clamp(min=1e-30) - 3.0).numpy(),
-    }
+    return {name: values.numpy() for name, values in moments(chosen).items()}

@@ -47,16 +47,6 @@ def rounded(tensors: Sequence[tuple[str, torch.Tensor]]) -> dict[str, dict[str, 
     }
 
 
-def module_types(draft: nn.Module) -> dict[str, str]:
-    """Class of the module that holds each parameter."""
-    modules = list(draft.named_modules())
-    return {
-        f"{path}.{name}" if path else name: type(module).__name__
-        for path, module in modules
-        for name, _ in module.named_parameters(recurse=False)
-    }
-
-
 def is_tied(draft: nn.Module) -> bool:
     """Whether the head is the embedding."""
     embed, head = (getattr(getattr(draft, name, None), "weight", None) for name in ("embed_tokens", "lm_head"))
