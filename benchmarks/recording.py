@@ -12,12 +12,14 @@ from functools import partial
 import numpy as np
 
 from benchmarks.live import Live, Window, live
-from benchmarks.statistics import Figure, paired, publish, single
+from benchmarks.statistics import Figure, paired, publish, single, spread
 
-BLOCKS, SECONDS, CLOCKED = 24, 2.5, 4
+BLOCKS, SECONDS, CLOCKED = 24, 2.5, 8
 LEAST_ROUNDS = 5
 NEVER = "1000000000"
 COST_GOAL = {("tokens", 1): 60.0, ("tokens", 8): 150.0, ("contract", 1): 3.0, ("contract", 8): 3.0}
+PLAIN_US = {1: 25.0, 8: 47.0}
+"""What a plain recorder of ten small tensors took of a round where the goals were set."""
 Blocks = list[dict[str, Window]]
 
 
@@ -80,6 +82,18 @@ def clocked(server: Live, level: str) -> None:
     server.peer("timed")
 
 
+def plain(server: Live) -> None:
+    """Not traced; ten small tensors of each round as lists."""
+    server.peer("")
+    server.ask(pause=True)
+    server.peer("plain")
+
+
+def in_hooks(blocks: Blocks, arm: str) -> list[float]:
+    """Microseconds of a round in hooks under a clock, by block."""
+    return [float(np.median(b[arm].hooks_ns)) / 1e3 for b in blocks]
+
+
 def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int, seconds: float) -> list[Figure]:
     """Cost, throughput, longest delay and background share of each level."""
     label = "1 request" if batch == 1 else f"{batch} requests"
@@ -87,7 +101,7 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
     server.load(batch)
     try:
         measured = server.blocks(arms_of(server, levels), batch, blocks, seconds)
-        clocks = {level: partial(clocked, server, level) for level in levels}
+        clocks = {"plain": partial(plain, server), **{level: partial(clocked, server, level) for level in levels}}
         timed = server.blocks(clocks, batch, CLOCKED, seconds, discard_s=1.0)
     finally:
         server.peer("")
@@ -97,13 +111,17 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
     figures.append(single(f"a round, untraced, {label}", "us", float(base)))
     none = tail(measured, "control") - tail(measured, "untraced")
     figures.append(single(f"control: longest delay (p99.9), {label}", "ms", none))
+    least = float(np.median(in_hooks(timed, "plain")))
+    figures.append(single(f"a plain recorder of ten small tensors, {label}", "us", least))
     for level in levels:
         added = cost(measured, level)
         figures.append(paired(f"{level}: added to a round, {label}", "us", added, cost(measured, "control"),
                               COST_GOAL.get((level, batch))))  # fmt: skip
-        inside = np.concatenate([b[level].hooks_ns for b in timed]) / 1e3
-        within, goal = float(np.median(inside)), COST_GOAL.get((level, batch))
-        figures.append(single(f"{level}: in the hooks of a round, {label}", "us", within, goal))
+        inside, goal = in_hooks(timed, level), COST_GOAL.get((level, batch))
+        figures.append(single(f"{level}: in the hooks of a round, {label}", "us", float(np.median(inside)), goal))
+        ratio = [ours / least for ours, least in zip(inside, in_hooks(timed, "plain"), strict=True)]
+        figures.append(spread(f"{level}: the same by a plain recorder's, {label}", "times", ratio,
+                              None if goal is None else goal / PLAIN_US[batch]))  # fmt: skip
         share = [100 * a / base for a in added]
         again = cost(measured, "control")
         same = [100 * a / base for a in again]

@@ -65,6 +65,13 @@ def single(name: str, unit: str, value: float | None, goal: float | None = None,
     return Figure(name, value, unit, goal=goal, holds=holds)
 
 
+def spread(name: str, unit: str, values: Sequence[float], goal: float | None = None) -> Figure:
+    """The median of blocks without a control, against a goal that it may not exceed."""
+    PAIRS[name] = [round(float(v), 4) for v in values]
+    value, low, high = median_interval(values)
+    return Figure(name, value, unit, low, high, goal=goal, holds=None if goal is None else value <= goal)
+
+
 def publish(file: str, figures: Sequence[Figure]) -> Path:
     """Write `benchmarks/out/<file>.json` and print the table."""
     OUT.mkdir(exist_ok=True)

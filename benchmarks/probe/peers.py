@@ -3,12 +3,14 @@
 - `otel`: spans of OpenTelemetry's own SDK, made inline, with the facts of each request's round that eagletrace records
   (drafts, targets, accepted path; what the draft's logits say is left out, to its advantage), exported in batches to a
   file;
+- `plain`: not a tool: the least that a recorder of ten small tensors can do, as a measure of this machine;
 - `viztracer`, `torch.profiler`: started and stopped as their manuals say.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ def switch(name: str) -> None:
         _running.pop()()
     _name = name
     if name:
-        {"otel": otel, "viztracer": viztracer, "torch.profiler": profiler, "timed": timed}[name]()
+        {"otel": otel, "plain": plain, "viztracer": viztracer, "torch.profiler": profiler, "timed": timed}[name]()
 
 
 def _scratch(name: str) -> str:
@@ -57,6 +59,33 @@ def timed() -> None:
     def stop() -> None:
         for undo in undos:
             undo()
+
+    _running.append(stop)
+
+
+def plain() -> None:
+    """Ten small tensors of each round as lists, under a clock: the eight of a verdict, two of them twice."""
+    from time import perf_counter_ns as clock
+
+    from sglang.srt.speculative import eagle_utils
+
+    kept: deque[list[Any]] = deque(maxlen=1000)
+    original: Any = eagle_utils.verify_tree_greedy_func
+    twice = ("candidates", "target_predict")
+
+    def verdict(**tensors: Any) -> Any:
+        result = original(**tensors)
+        begin = clock()
+        found = [value.tolist() for name, value in tensors.items() if name != "topk"]
+        found += [tensors[name].tolist() for name in twice]
+        kept.append(found)
+        spent[0] += clock() - begin
+        return result
+
+    eagle_utils.verify_tree_greedy_func = verdict
+
+    def stop() -> None:
+        eagle_utils.verify_tree_greedy_func = original
 
     _running.append(stop)
 

@@ -54,19 +54,32 @@ class Facts:
         return self.release.rules(self.fitting_class)
 
     @cached_property
-    def _predicted(self) -> Landing | str | None:
+    def _predicted(self) -> tuple[Landing | None, str | None]:
+        """Where the tensors land, and why the engine cannot build the class as config.json stands."""
         if self.rules is None:
-            return None
+            return None, None
+        landing, refused = self._follow(self.settings, self.rules)
+        return (landing, None) if landing else (self._follow(self._readable, self.rules)[0], refused)
+
+    def _follow(self, settings: Mapping[str, Any], rules: NamingRules) -> tuple[Landing | None, str | None]:
         tensors = {info.key: info for info in self.draft.checkpoint.infos()}
         try:
-            return predict(tensors, self.settings, self.rules)
+            return predict(tensors, settings, rules), None
         except Unbuildable as error:
-            return str(error)
+            return None, str(error)
+
+    @property
+    def _readable(self) -> dict[str, Any]:
+        """The settings without what the class trips over before it looks at any tensor, as `--fix` writes them."""
+        settings = {"draft_vocab_size": self.draft.head_rows, **self.settings}
+        if settings.get("target_hidden_size", 0) is None:
+            del settings["target_hidden_size"]
+        return settings
 
     @property
     def landing(self) -> Landing | None:
-        """Where the tensors land; None where it cannot be told."""
-        return self._predicted if isinstance(self._predicted, Landing) and not self.quantised else None
+        """Where the tensors land, once the class can be built; None where it cannot be told."""
+        return None if self.quantised else self._predicted[0]
 
     @property
     def why_no_landing(self) -> str:
@@ -78,7 +91,7 @@ class Facts:
     @property
     def unbuildable(self) -> str | None:
         """Why the engine cannot build the draft from its sizes."""
-        return self._predicted if isinstance(self._predicted, str) else None
+        return self._predicted[1]
 
     @property
     def quantised(self) -> bool:

@@ -103,6 +103,17 @@ def test_speculators_nested_is_described_and_refused_as_the_engine_does(tmp_path
     assert {"config.architecture", "config.settings"} <= alarms(result)
 
 
+@pytest.mark.parametrize("lost", ["target_hidden_size", "draft_vocab_size"])
+def test_where_tensors_land_is_told_before_the_configuration_is_mended(lost: str, tmp_path: Path, target: Path) -> None:
+    """The class asks for these before it looks at any tensor; --fix sets them."""
+    config = {**SPECULATORS, "target_hidden_size": HIDDEN}
+    config |= {"target_hidden_size": None} if lost == "target_hidden_size" else {}
+    config = {key: value for key, value in config.items() if key != lost or value is None}
+    draft = write(tmp_path / "draft", config, speculators(tensors(LLAMA)))
+    assert causes(check(draft, target, "sglang==0.5.9")) == ["config.algorithm_mismatch", "weights.not_loaded"]
+    assert causes(check(draft, target, "sglang==0.5.23")) == ["config.algorithm_mismatch"]
+
+
 def test_speculators_nested_is_repaired(tmp_path: Path, target: Path) -> None:
     other = {**SPECULATORS, "eagle_aux_hidden_state_layer_ids": [4, 8, 10]}
     draft = write(tmp_path / "draft", other, speculators(tensors(LLAMA)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+safe_open = pytest.importorskip("safetensors").safe_open
 pytest.importorskip("transformers")
 pytest.importorskip("speculators")
 
@@ -34,6 +35,23 @@ def served(export: Path, folder: Path) -> Path:
     found = lab_run(replace(ServeOptions(), draft=repaired, dir=folder / "runs"), LoadOptions(rounds=150))
     assert not found.engine_died and found.run is not None, found.reason
     return found.run
+
+
+def test_what_0_5_9_drops_of_an_export_is_named_and_renamed(tmp_path: Path) -> None:
+    """SGLang 0.5.9 knows `midlayer.*` alone, and speculators writes `layers.0.*`."""
+    export = trained(texts_count=4, steps=1, shipped=True).export(tmp_path / "export")
+    with safe_open(export / "model.safetensors", "np") as file:
+        layer = {key for key in file.keys() if key.startswith("layers.0.")}  # noqa: SIM118 - no mapping
+    assert len(layer) == 10
+    old = check(export, target_folder(), "sglang==0.5.9", fix=tmp_path / "repaired")
+    assert old.verdict == "fault"
+    dropped = next(cause for cause in old.causes if cause.id == "weights.not_loaded")
+    lost, ones = (evidence.rows for evidence in dropped.evidence)
+    norms = {row["name"].replace("model.midlayer", "layers.0") for row in ones}
+    assert {row["key"] for row in lost} | norms == layer and len(norms) == 3
+    assert old.repair is not None and old.repair.verdict == "healthy", old.repair
+    for release in ("0.5.9", "0.5.23"):
+        assert check(tmp_path / "repaired", target_folder(), f"sglang=={release}").verdict == "healthy"
 
 
 def test_the_good_export_is_the_same_draft_and_the_bad_one_is_named(tmp_path: Path) -> None:
