@@ -1,4 +1,4 @@
-"""How long `eagletrace diagnose` takes over a run that the recorder wrote, and how much memory.
+"""How long `diagnose` of a run and `diff` of two take over runs that the recorder wrote, and how much memory.
 
     python -m benchmarks.diagnose_speed [--nodes 10_000_000] [--runs 5] [--run FOLDER]
 
@@ -24,6 +24,7 @@ from benchmarks.statistics import Figure, median_interval, paired, publish
 
 CORES = 2
 SECONDS, MIB, RATIO = 3.0, 1024.0, 2.0
+DIFF_SECONDS, DIFF_MIB = 10.0, 2048.0
 ROUND_TABLES = ("rounds", "drafts", "verifies", "spans", "hidden")
 QUERY = "SELECT depth, count(*) AS nodes, count(*) FILTER (WHERE accepted) AS accepted FROM verifies GROUP BY depth"
 Sample = tuple[float, float]  # seconds, MiB
@@ -51,6 +52,16 @@ def absolute(name: str, unit: str, values: Sequence[float], goal: float) -> Figu
     """The median of an absolute figure, with its interval."""
     value, low, high = median_interval(values)
     return Figure(name, value, unit, ci_low=low, ci_high=high, goal=goal, holds=value <= goal)
+
+
+def cost(what: str, command: Sequence[str], runs: int, seconds: float, mib: float) -> list[Figure]:
+    """Time and memory of a command, measured `runs` times."""
+    measure(*command)  # once, for the page cache
+    samples = [measure(*command) for _ in range(runs)]
+    return [
+        absolute(f"{what}, time", "s", [s for s, _ in samples], seconds),
+        absolute(f"{what}, peak memory", "MiB", [m for _, m in samples], mib),
+    ]
 
 
 def split(run: Path, copy: Path, files: int) -> int:
@@ -94,12 +105,17 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="eagletrace-bench-"))
     try:
         run = options.run or make(folder, options.nodes)
-        measure("diagnose", str(run), "--json")  # once, for the page cache
-        samples = [measure("diagnose", str(run), "--json") for _ in range(options.runs)]
-        what = f"diagnose over {options.nodes:_} verified nodes"
+        other = make(folder / "other", options.nodes, seed=1)
+        of = f"{options.nodes:_} verified nodes"
         figures = [
-            absolute(f"{what}, time", "s", [s for s, _ in samples], SECONDS),
-            absolute(f"{what}, peak memory", "MiB", [m for _, m in samples], MIB),
+            *cost(f"diagnose of {of}", ("diagnose", str(run), "--json"), options.runs, SECONDS, MIB),
+            *cost(
+                f"diff of two runs of {of}",
+                ("diff", str(run), str(other), "--json"),
+                options.runs,
+                DIFF_SECONDS,
+                DIFF_MIB,
+            ),
             compare_files(folder, options.file_nodes, options.files, options.runs),
         ]
     finally:
