@@ -7,8 +7,9 @@ VENV_0_5_20 := .venv-sglang-0.5.20
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 RUN := $(VENV)/bin/python -m
 PYTEST ?= $(RUN) pytest
-# One process for each core, a file's tests in one of them: fixtures that start a server are a module's.
-SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile
+# One process for each core, a file's tests in one of them: fixtures that start a server are a module's. Files are taken
+# as tests/conftest.py orders them.
+SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 SOAK_MINUTES ?= 30
 
@@ -79,7 +80,8 @@ lint: setup
 	$(RUN) pyright
 	$(VENV)/bin/lint-imports
 
-test: setup setup-0.5.9 setup-0.5.20 browser lint
+test: setup
+	@$(MAKE) --no-print-directory --jobs 3 setup-0.5.9 setup-0.5.20 browser lint
 	$(PYTEST) $(SIDE_BY_SIDE)
 
 test-fast: setup browser lint

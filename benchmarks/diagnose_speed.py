@@ -1,6 +1,6 @@
 """How long `diagnose` of a run and `diff` of two take over runs that the recorder wrote, and how much memory.
 
-    python -m benchmarks.diagnose_speed [--nodes 10_000_000] [--runs 5] [--run FOLDER]
+    python -m benchmarks.diagnose_speed [--nodes 10_000_000] [--runs 5] [--run FOLDER] [--other FOLDER]
 
 Writes `benchmarks/out/diagnose.json`. Runs are pinned to two cores. The ratio is that of a query over the same rows in
 many small files and in one file of each table, in pairs; its control compares the one file with itself.
@@ -99,13 +99,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--run", type=Path, help="a run written before")
+    parser.add_argument("--other", type=Path, help="the second one for diff, too")
     parser.add_argument("--files", type=int, default=2_000)
     parser.add_argument("--file-nodes", type=int, default=1_000_000, help="nodes in the run of many files")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="eagletrace-bench-"))
     try:
         run = options.run or make(folder, options.nodes)
-        other = make(folder / "other", options.nodes, seed=1)
+        other = options.other or make(folder / "other", options.nodes, seed=1)
         of = f"{options.nodes:_} verified nodes"
         figures = [
             *cost(f"diagnose of {of}", ("diagnose", str(run), "--json"), options.runs, SECONDS, MIB),

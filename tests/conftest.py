@@ -1,6 +1,8 @@
-"""The support table is true: a session over all tests fails when a test that the table names did not pass."""
+"""The order of files, and the support table: a session over all tests fails when a test that it names did not pass."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
@@ -12,6 +14,13 @@ passed = set[str]()
 def untrue(passed: set[str]) -> list[str]:
     """Tests that docs/support.py names and that did not pass."""
     return [test for test in support.tests() if test not in passed]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start servers come first, the longest foremost: what is short fills the processes at the end."""
+    servers = Counter(item.path for item in items if item.get_closest_marker("lab"))
+    items.sort(key=lambda item: -servers[item.path])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

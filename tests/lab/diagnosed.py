@@ -49,6 +49,7 @@ def named(name: str, result: LabResult, diagnosis: dict[str, Any], *, dies: bool
     assert diagnosis["causes"][0]["evidence"]
     assert diagnosis["causes"][0]["fix"]
     assert result.engine_died == dies
+    assert not dies or "its log ends" in result.reason
     assert_neutral(name, result)
 
 

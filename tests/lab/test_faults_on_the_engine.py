@@ -13,8 +13,7 @@ from diagnosed import Diagnosed, diagnosed, named, proved
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 PROVED = [
     pytest.param("layer-keys-0.5.9", marks=pytest.mark.lab_0_5_9),
-    "d2t-missing", "eagle3-served-as-eagle", "layer-ids-unread-key", "own-embeddings-replaced", "rope-theta",
-    "stale-extend-states",
+    "eagle3-served-as-eagle", "layer-ids-unread-key", "own-embeddings-replaced", "rope-theta", "stale-extend-states",
 ]  # fmt: skip
 UNPROVED = ("no-v-proj", "target-too-shallow", "simulated-acceptance")
 """No file has what is missing; the server dies before it drafts; acceptance is made up."""
