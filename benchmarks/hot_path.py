@@ -16,6 +16,7 @@ import torch
 
 from eagletrace.instrumentations.patching import RoundHook, Target
 from eagletrace.instrumentations.sglang import launch, results, verdict
+from eagletrace.instrumentations.sglang.deferred import Deferred
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.settings import Settings
@@ -52,6 +53,13 @@ class Request:
         return self.finished_reason is not None
 
 
+class HandedOver(Deferred):
+    """What the recorder's thread would read is not counted."""
+
+    def _close(self) -> None:
+        self.group = None
+
+
 class Round:
     """The calls of one round of a v2 worker's chain, in their order, each through its hook."""
 
@@ -62,6 +70,7 @@ class Round:
         session.draft_runner, session.draft_id_or_zero = object(), torch.zeros(VOCAB, dtype=torch.int64)
         session.counts_only, session.chain_steps = level == "contract", STEPS
         session.draft_facts = {"target_hidden_size": 128}
+        session.deferred = HandedOver()
         self.reqs = [Request(n) for n in range(batch)]
         self.batch = SimpleNamespace(reqs=self.reqs, forward_mode=Mode.DECODE)
         self.worker = SimpleNamespace(topk=1)

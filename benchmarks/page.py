@@ -21,9 +21,9 @@ Every pair is listed at the end.
 
 *added to a round* is CPU time of the scheduler's thread, from the differences of whole rounds of 15 to 40 ms; *in the
 hooks of a round* is the time by a clock around each wrapper less the engine's function, and less the clock's own part.
-Between two rounds the model's work empties the processor's caches, and machines differ: the hooks are also given by
-what a plain recorder takes in the same server, one that turns ten small tensors of a round into lists and keeps them.
-The goals were set where that took 25 us with one request and 47 us with eight.
+Between two rounds the model's work empties the processor's caches: the same hooks take half of that in a tight loop. A
+plain recorder, which turns ten small tensors into lists right after the verdict and keeps them, is a measure of the
+machine.
 """
 
 

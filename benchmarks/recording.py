@@ -18,8 +18,6 @@ BLOCKS, SECONDS, CLOCKED = 24, 2.5, 8
 LEAST_ROUNDS = 5
 NEVER = "1000000000"
 COST_GOAL = {("tokens", 1): 60.0, ("tokens", 8): 150.0, ("contract", 1): 3.0, ("contract", 8): 3.0}
-PLAIN_US = {1: 25.0, 8: 47.0}
-"""What a plain recorder of ten small tensors took of a round where the goals were set."""
 Blocks = list[dict[str, Window]]
 
 
@@ -90,8 +88,8 @@ def plain(server: Live) -> None:
 
 
 def in_hooks(blocks: Blocks, arm: str) -> list[float]:
-    """Microseconds of a round in hooks under a clock, by block."""
-    return [float(np.median(b[arm].hooks_ns)) / 1e3 for b in blocks]
+    """Mean microseconds of a round in hooks under a clock, by block."""
+    return [float(np.mean(b[arm].hooks_ns)) / 1e3 for b in blocks]
 
 
 def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int, seconds: float) -> list[Figure]:
@@ -111,17 +109,13 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
     figures.append(single(f"a round, untraced, {label}", "us", float(base)))
     none = tail(measured, "control") - tail(measured, "untraced")
     figures.append(single(f"control: longest delay (p99.9), {label}", "ms", none))
-    least = float(np.median(in_hooks(timed, "plain")))
-    figures.append(single(f"a plain recorder of ten small tensors, {label}", "us", least))
+    figures.append(spread(f"a plain recorder of ten small tensors, {label}", "us", in_hooks(timed, "plain")))
     for level in levels:
         added = cost(measured, level)
         figures.append(paired(f"{level}: added to a round, {label}", "us", added, cost(measured, "control"),
                               COST_GOAL.get((level, batch))))  # fmt: skip
-        inside, goal = in_hooks(timed, level), COST_GOAL.get((level, batch))
-        figures.append(single(f"{level}: in the hooks of a round, {label}", "us", float(np.median(inside)), goal))
-        ratio = [ours / least for ours, least in zip(inside, in_hooks(timed, "plain"), strict=True)]
-        figures.append(spread(f"{level}: the same by a plain recorder's, {label}", "times", ratio,
-                              None if goal is None else goal / PLAIN_US[batch]))  # fmt: skip
+        goal = COST_GOAL.get((level, batch))
+        figures.append(spread(f"{level}: in the hooks of a round, {label}", "us", in_hooks(timed, level), goal))
         share = [100 * a / base for a in added]
         again = cost(measured, "control")
         same = [100 * a / base for a in again]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +127,16 @@ def clocks(wrapper: Any, name: str) -> tuple[Callable[..., Any], Callable[[Any],
 
 def _clocked(patch: Any, name: str) -> Callable[[], None]:
     outer, inner = clocks(patch.wrapper, name)
-    cell, wrapper = _original(patch.wrapper), patch.wrapper
-    original, cell.cell_contents = cell.cell_contents, inner(cell.cell_contents)
+    cells, wrapper = list(_originals(patch.wrapper)), patch.wrapper
+    original = cells[0].cell_contents
+    engine = inner(original)
+    for cell in cells:
+        cell.cell_contents = engine
     _stand(patch, outer)
 
     def undo() -> None:
-        cell.cell_contents = original
+        for cell in cells:
+            cell.cell_contents = original
         _stand(patch, wrapper)
 
     return undo
@@ -149,8 +153,12 @@ def _clocked_nothing(owner: Any, attribute: str) -> Callable[[], None]:
     return undo
 
 
-def _original(wrapper: Any) -> Any:
-    return wrapper.__closure__[wrapper.__code__.co_freevars.index("original")]
+def _originals(wrapper: Any) -> Iterator[Any]:
+    """Where a wrapper keeps the engine's function, and the one that it takes for what is unusual."""
+    kept = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))
+    yield kept["original"]
+    if "usual" in kept:
+        yield from _originals(kept["usual"].cell_contents)
 
 
 def _stand(patch: Any, function: Any) -> None:
@@ -164,7 +172,7 @@ def _stand(patch: Any, function: Any) -> None:
 def _clocked_module(module: Any) -> Callable[[], None]:
     wrapper = module.forward
     outer, inner = clocks(wrapper, "fc")
-    cell = _original(wrapper)
+    (cell,) = _originals(wrapper)
     original, cell.cell_contents = cell.cell_contents, inner(cell.cell_contents)
     module.forward = outer
 

@@ -67,6 +67,7 @@ class Attachment:
         self._reported = 0.0
         self._steps = 0
         self.recorder.on_flush = self._report
+        self.session.deferred.hands_over = True
 
     def attach(self) -> None:
         """Start the recorder and wrap the targets; a missing target is a `hooks` row, never an error."""

@@ -1,7 +1,8 @@
 """What chains leave to be read, packed and reduced for several launches at once.
 
 Each operation costs the engine's thread microseconds, however small: of several small launches together they cost about
-what they cost of one. Only references are kept, of few launches, few bytes, and not for long.
+what they cost of one. Only references are kept, of few launches, few bytes, and not for long. On a GPU the engine's
+thread packs a group, which only starts kernels; on a CPU, where they would run there and then, the recorder's does.
 
 The logits are the engine's own tensors of eager forwards, made anew by each. A verdict's tensors are trusted to be so
 once `TRUST` launches in a row have had memory of their own, into which nothing was written afterwards; before that, and
@@ -32,6 +33,8 @@ from eagletrace.record.rounds import Drafted, DraftedTogether, Ints, Part, Round
 LAUNCHES = 16
 BYTES = 32 << 20  # of logits kept
 HOST_BYTES = 512 << 10  # the same on a CPU, which reduces them in no more than some tenths of a millisecond
+HELD_BYTES = 16 << 20  # of logits in groups that wait for the recorder's thread
+PAUSE_S = 0.0005  # between two groups, in which the engine's thread may run
 WAIT_NS = 250_000_000  # since the first was kept
 TRUST = 16
 
@@ -102,14 +105,26 @@ class Group:
     limit: int  # launches
     chains: list[Chain] = field(default_factory=list[Chain])
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the logits kept."""
+        return self.shape[2] * self.shape[3] * len(self.chains)
+
 
 class Deferred:
-    """The group that waits. The recorder's thread completes it where the engine's does not go on."""
+    """The group that waits, and groups that the recorder's thread is to read.
+
+    It also reads the one that waits where the engine's thread does not go on.
+    """
 
     def __init__(self) -> None:
         self.group: Group | None = None
         self.trusted = False
+        self.hands_over = False
+        """Somebody calls `compute` now and then: groups on a CPU are left to it."""
         self._lock = threading.Lock()
+        self._handed: deque[Group] = deque()
+        self._held = 0  # bytes of logits in them
         self._trust = 0
         self._seen: deque[tuple[list[torch.Tensor], list[int]]] = deque(maxlen=TRUST)  # with their versions
 
@@ -150,7 +165,7 @@ class Deferred:
             error: Exception | None = None
             if group is None or group.shape != shape:
                 try:
-                    self._compute()
+                    self._close()
                 except Exception as earlier:  # noqa: BLE001 - of other launches
                     error = earlier
                 group = self.group = _group(chain, shape, ids)
@@ -163,21 +178,57 @@ class Deferred:
                     packet.values = chain.packed()
             group.chains.append(chain)
             packet.drafted += group.waiting
-            if now or len(group.chains) >= group.limit or packet.start_ns - group.start_ns >= WAIT_NS:
-                self._compute()
+            if now:
+                self._read_at_once()
+            elif len(group.chains) >= group.limit or packet.start_ns - group.start_ns >= WAIT_NS:
+                self._close()
             if error is not None:
                 raise error
 
+    def close(self) -> None:
+        """Begin no longer group: no further launch may follow."""
+        with self._lock:
+            self._close()
+
     def compute(self, older_than_ns: int = 0) -> None:
-        """Compute what waits, on the stream of the forwards, where it comes after them. From any thread."""
+        """Read what waits, on the stream of the forwards, where it comes after them. From any thread.
+
+        The error of a group is raised after the others were read.
+        """
         with self._lock:
             if self.group is not None and time.monotonic_ns() - self.group.since_ns >= older_than_ns:
-                self._compute()
+                self._close()
+        error: Exception | None = None
+        while self._handed:
+            with self._lock:
+                group = self._handed.popleft()
+                self._held -= group.bytes
+            try:
+                self._complete(group)
+            except Exception as failed:  # noqa: BLE001 - of some launches
+                error = error or failed
+            time.sleep(PAUSE_S)
+        if error is not None:
+            raise error
 
-    def _compute(self) -> None:
-        group, self.group = self.group, None
+    def _close(self) -> None:
+        group = self.group
         if group is None:
             return
+        on_host = group.chains[0].logits[0].is_cpu
+        if not (self.hands_over and on_host) or self._held + group.bytes > HELD_BYTES:
+            self._read_at_once()
+            return
+        self.group = None
+        self._handed.append(group)
+        self._held += group.bytes
+
+    def _read_at_once(self) -> None:
+        group, self.group = self.group, None
+        if group is not None:
+            self._complete(group)
+
+    def _complete(self, group: Group) -> None:
         try:
             with torch.cuda.stream(group.stream) if group.stream is not None else nullcontext():
                 self._read(group)

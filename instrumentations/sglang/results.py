@@ -146,7 +146,7 @@ class Results(InRound):
         for req in found:
             self._finish(req, in_prefill)
         if found:
-            self.session.deferred.compute()  # no further launch may follow
+            self.session.deferred.close()  # no further launch may follow
 
     def _closed(self, launch: Launch, result: Any) -> bool:
         """Complete a launch's packet; whether a request has finished."""

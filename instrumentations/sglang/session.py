@@ -202,7 +202,7 @@ class Session:
         self.recording = None
         if self.tensors is not None:
             self.tensors.interrupt()
-        self.deferred.compute()
+        self.deferred.close()
         self.carried.clear()
         self.settle()
         for state in list(self.requests.values()):
@@ -268,7 +268,7 @@ class Session:
             return
         self.dead = True
         try:
-            self.deferred.compute()
+            self.deferred.close()
         except Exception:
             logger.debug("eagletrace: facts of the last launches are lost", exc_info=True)
         text = "".join(traceback.format_exception(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,6 +133,66 @@ def test_an_interruption_completes_what_waits() -> None:
     state.forget_launches()
     assert launch.packet.drafted[0].together.closed and launch.first is not None
     expect(trees_of(launch.packet), 0, 1, launch.first[0], int(targets[0, 0]))
+
+
+def test_full_groups_are_left_to_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAUNCHES", 2)
+    state = session()
+    state.deferred.hands_over = True
+    launches = [launch_of(n, 1) for n in range(5)]
+    targets = [observe(state, launch) for launch in launches]
+    assert not any(launch.packet.drafted[0].together.closed for launch in launches)
+    state.deferred.compute(older_than_ns=10**18)  # the group that waits is young
+    assert [launch.packet.drafted[0].together.closed for launch in launches] == [True] * 4 + [False]
+    state.deferred.close()
+    state.deferred.compute(older_than_ns=10**18)
+    for launch, target in zip(launches, targets, strict=True):
+        assert launch.first is not None
+        expect(trees_of(launch.packet), 0, 1, launch.first[0], int(target[0, 0]))
+
+
+def test_what_nobody_computes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAUNCHES", 1)
+    launches = [launch_of(n, 1) for n in range(4)]
+    size = sum(step.nbytes for step in (launches[0].first, *launches[0].step_logits) if step is not None)
+    monkeypatch.setattr(module, "HELD_BYTES", 2 * size)
+    state = session()
+    state.deferred.hands_over = True
+    for launch in launches:
+        observe(state, launch)
+    assert [launch.packet.drafted[0].together.closed for launch in launches] == [False, False, True, True]
+
+
+def test_a_group_that_cannot_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAUNCHES", 1)
+    state = session()
+    state.deferred.hands_over = True
+    bad, good = launch_of(1, 1), launch_of(2, 1)
+    bad.step_logits[0] = torch.zeros(1, DRAFT_VOCAB + 1)
+    observe(state, bad)
+    observe(state, good)
+    with pytest.raises(RuntimeError):
+        state.deferred.compute()
+    assert all(launch.packet.drafted[0].together.closed for launch in (bad, good))
+    assert trees_of(good.packet).probs is not None
+
+
+def test_groups_are_read_while_others_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAUNCHES", 3)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    state = session()
+    state.deferred.hands_over = True
+    launches = [launch_of(n, 1 + n // 50 % 2) for n in range(400)]
+    done = threading.Event()
+    reader = threading.Thread(target=lambda: [state.deferred.compute() for _ in iter(done.is_set, True)])
+    reader.start()
+    targets = [observe(state, launch) for launch in launches]
+    done.set()
+    reader.join()
+    state.deferred.compute()
+    for launch, target in zip(launches, targets, strict=True):
+        assert launch.first is not None
+        expect(trees_of(launch.packet), 0, 1, launch.first[0], int(target[0, 0]))
 
 
 def verdict_of(bs: int, nodes: int = 4) -> tuple[Any, Any, Any]:
