@@ -79,9 +79,9 @@ def split(run: Path, copy: Path, files: int) -> int:
     return sum(1 for _ in copy.glob("*/*.parquet"))
 
 
-def compare_files(folder: Path, nodes: int, files: int, pairs: int) -> Figure:
+def compare_files(one: Path, folder: Path, files: int, pairs: int) -> Figure:
     """The cost of a query over many small files against one file, the same rows; arms in random order."""
-    one, many = make(folder / "one", nodes), folder / "many"
+    many = folder / "many"
     count = split(one, many, files)
     rng, ratios, control = random.Random(0), list[float](), list[float]()
     for _ in range(pairs):
@@ -101,7 +101,6 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a run written before")
     parser.add_argument("--other", type=Path, help="the second one for diff, too")
     parser.add_argument("--files", type=int, default=2_000)
-    parser.add_argument("--file-nodes", type=int, default=1_000_000, help="nodes in the run of many files")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="eagletrace-bench-"))
     try:
@@ -117,7 +116,7 @@ def main() -> None:
                 DIFF_SECONDS,
                 DIFF_MIB,
             ),
-            compare_files(folder, options.file_nodes, options.files, options.runs),
+            compare_files(run, folder, options.files, options.runs),
         ]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -34,6 +34,11 @@ AGREEMENT = "tests/lab/test_agreement.py::test_counts_agree_with_the_engine[{}]"
 FAULTS = "tests/lab/test_faults_on_the_engine.py::test_a_fault_is_named_first_and_proved[{}]"
 EAGLE1 = "tests/lab/test_eagle1.py::{}"
 KIMI = "tests/lab/test_kimi.py::{}"
+MTP = "tests/lab/test_mtp.py::{}"
+STANDALONE = "tests/lab/test_standalone.py::{}"
+EAGLE31 = "tests/lab/test_eagle31.py::{}"
+OTHER = "tests/lab/test_other_targets.py::test_a_target_served_right_is_healthy_and_replayed[{}]"
+QWEN2_FAULT = "tests/lab/test_other_targets.py::test_shifted_layer_ids_of_a_qwen2_are_named_and_proved"
 LLAMA = Support("LlamaForCausalLM", "LlamaForCausalLMEagle3", "0.5.23", "chain", None, None, None)
 
 ROWS = (
@@ -68,6 +73,27 @@ ROWS = (
         "KimiK25ForConditionalGeneration", "LlamaForCausalLMEagle3", "0.5.9", "-", None,
         KIMI.format("test_0_5_9_is_named_by_the_trace"), None,
     ),
+    Support(
+        "DeepseekV3ForCausalLM", "DeepseekV3ForCausalLMNextN", "0.5.23", "chain, NEXTN",
+        MTP.format("test_a_layer_served_right_is_healthy_and_its_counts_are_the_engine_s"),
+        MTP.format("test_a_layer_that_the_engine_looks_for_under_another_number_is_named_and_proved"),
+        MTP.format("test_the_reference_drafts_what_was_served"),
+    ),
+    replace(
+        LLAMA, draft="LlamaForCausalLM", shape="chain, STANDALONE",
+        traced=STANDALONE.format("test_a_model_served_right_is_healthy_and_its_counts_are_the_engine_s"),
+        diagnosed=STANDALONE.format("test_served_as_an_eagle_draft_it_is_named"),
+    ),
+    replace(
+        LLAMA, shape="chain; two layers, four aux states, fc_norm, norm_output",
+        traced=EAGLE31.format("test_a_draft_served_right_is_healthy_and_its_counts_are_the_engine_s"),
+        diagnosed=EAGLE31.format("test_a_second_layer_that_was_not_built_is_named_and_proved"),
+        replayed=EAGLE31.format("test_the_reference_drafts_what_was_served"),
+    ),
+    replace(LLAMA, target="Qwen2ForCausalLM", traced=OTHER.format("qwen2"), diagnosed=QWEN2_FAULT,
+            replayed=OTHER.format("qwen2")),
+    replace(LLAMA, target="Qwen3ForCausalLM", traced=OTHER.format("qwen3"), replayed=OTHER.format("qwen3")),
+    replace(LLAMA, target="GptOssForCausalLM", traced=OTHER.format("gpt_oss"), replayed=OTHER.format("gpt_oss")),
 )  # fmt: skip
 
 

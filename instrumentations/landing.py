@@ -2,13 +2,16 @@
 
 The engine's `load_weights` runs under a dispatch mode and is fed its tensors one by one. A copy into memory of a
 parameter is a landing; it belongs to the tensor whose memory it reads, to each of those that were put one below the
-other in that memory, or, if the engine made a new tensor otherwise, to the tensor that was handed out last.
+other in that memory, or, if the engine made a new tensor otherwise, to the tensor that was handed out last. What the
+load gives to threads of a pool is followed there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,13 +42,14 @@ class KeyRecord:
     rms: float | None
     landed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     touched: bool = False
+    passed_over: bool = False
     value: torch.Tensor | None = None  # kept only for small integer and boolean tensors (vocabulary maps)
 
     def fate(self, skipped_by_design: Iterable[str]) -> str:
         """loaded, consumed_as_attribute, ignored_by_engine or dropped."""
         if self.landed:
             return "loaded"
-        if any(part in self.key for part in skipped_by_design):
+        if self.passed_over or any(part in self.key for part in skipped_by_design):
             return "ignored_by_engine"
         return "consumed_as_attribute" if self.touched else "dropped"
 
@@ -61,10 +65,16 @@ class _Parameter:
 
 
 class LandingMode(TorchDispatchMode):
-    """Records landings while active. `feed` wraps the engine's iterator of (name, tensor)."""
+    """Records landings while active. `feed` wraps the engine's iterator of (name, tensor).
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    Of tensors whose names are `passed_over` no statistics are taken: those of a whole target take long.
+    """
+
+    def __init__(self, model: torch.nn.Module, passed_over: Callable[[str], bool] = lambda _: False) -> None:
         super().__init__()
+        self._passed_over = passed_over
+        self._original: Any = ThreadPoolExecutor.submit
+        self._submit: Any = None  # what stands in its place while active
         self.keys: list[KeyRecord] = []
         # Not the parameters themselves: those that are repacked after loading must be free to go.
         self._parameters: dict[tuple[int, int], list[_Parameter]] = {}
@@ -101,10 +111,11 @@ class LandingMode(TorchDispatchMode):
 
     def _begin(self, name: str, tensor: torch.Tensor) -> KeyRecord:
         is_map = tensor.dim() == 1 and not tensor.is_floating_point() and tensor.numel() <= 1 << 22
-        check, rms = _statistics(tensor, self._device)
+        passed = self._passed_over(name)
+        check, rms = (None, None) if passed else _statistics(tensor, self._device)
         record = KeyRecord(
             name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.numel(), check, rms,
-            value=tensor.detach().clone() if is_map else None,
+            passed_over=passed, value=tensor.detach().clone() if is_map else None,
         )  # fmt: skip
         self.keys.append(record)
         where = place(tensor)
@@ -120,14 +131,50 @@ class LandingMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self._paused and self._current is not None:
-            try:
-                self._observe(func, args, result)
-            except Exception as error:  # noqa: BLE001 - as in feed
-                self._fail(f"{func}: {error!r}")
+        if not self._paused:
+            self.observe(func, args, result, self._current)
         return result
 
-    def _observe(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+    def __enter__(self) -> LandingMode:
+        """Follow this thread, and what it gives to pools of threads."""
+        loading, original = threading.get_ident(), ThreadPoolExecutor.submit
+
+        def submit(pool: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == loading and self._submit is not None:
+                return original(pool, self._followed(function), *args, **kwargs)
+            return original(pool, function, *args, **kwargs)
+
+        self._original, self._submit = original, submit
+        ThreadPoolExecutor.submit = submit
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        """Cease to; where another tool has replaced `submit` since, ours stays below it and does nothing."""
+        super().__exit__(*raised)
+        if ThreadPoolExecutor.submit is self._submit:
+            ThreadPoolExecutor.submit = self._original
+        self._submit = None
+
+    def _followed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What was given to a pool, so that its thread is followed; it loads the tensor that was handed out last."""
+        current = self._current
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with _Thread(self, current):
+                return function(*args, **kwargs)
+
+        return run
+
+    def observe(self, func: Any, args: tuple[Any, ...], result: Any, current: KeyRecord | None) -> None:
+        """Note what one operation did; `current` is the tensor that was handed out last when it was asked for."""
+        if current is None:
+            return
+        try:
+            self._observe(func, args, result, current)
+        except Exception as error:  # noqa: BLE001 - as in feed
+            self._fail(f"{func}: {error!r}")
+
+    def _observe(self, func: Any, args: tuple[Any, ...], result: Any, current: KeyRecord) -> None:
         if func is torch.ops.aten.cat.default:
             self._join(args[0], args[1] if len(args) > 1 else 0, result)
             return
@@ -137,8 +184,7 @@ class LandingMode(TorchDispatchMode):
             source.touched = True
         if func in _COPIES and tensors:
             parts = next((found for found in map(self._parts, tensors[1:]) if found), None)
-            record = source or self._current
-            self._land(tensors[0], parts or ([(record, tensors[0].numel())] if record is not None else []))
+            self._land(tensors[0], parts or [(source or current, tensors[0].numel())])
 
     def _join(self, parts: Sequence[torch.Tensor], dim: int, result: torch.Tensor) -> None:
         """Remember what a tensor was put together from, rows below rows. It may be thrown away: that is no use yet."""
@@ -165,8 +211,8 @@ class LandingMode(TorchDispatchMode):
                 offset += elements
 
     def unseen(self, model: torch.nn.Module) -> set[str]:
-        """Parameters that nothing was seen to write and that changed all the same: some models load in threads of
-        their own (deepseek_weight_loader.py), where a dispatch mode does not reach."""
+        """Parameters that nothing was seen to write and that changed all the same, such as by code that was compiled,
+        or by threads of no pool, where a dispatch mode does not reach."""
         seen = {landing["parameter"] for record in self.keys for landing in record.landed}
         changed: set[str] = set()
         for name, (where, sample) in fingerprints(model).items():
@@ -175,6 +221,19 @@ class LandingMode(TorchDispatchMode):
             if name not in seen and before is not None and before[0] == where and before[1] != sample:
                 changed.add(name)
         return changed
+
+
+class _Thread(TorchDispatchMode):
+    """What a thread does for the load that `mode` follows."""
+
+    def __init__(self, mode: LandingMode, current: KeyRecord | None) -> None:
+        super().__init__()
+        self._mode, self._current = mode, current
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._mode.observe(func, args, result, self._current)
+        return result
 
 
 def fingerprints(model: torch.nn.Module) -> dict[str, tuple[tuple[int, int], bytes]]:

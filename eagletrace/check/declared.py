@@ -92,6 +92,7 @@ FUNCTIONS: dict[str, CheckFunction] = {
     "fc.norm": configuration.fc_norm,
     "recurrence.settings": configuration.recurrence,
     "weights.not_loaded": weights.not_loaded,
+    "weights.layers": weights.layers,
     "weights.missing": weights.missing,
     "weights.shapes": weights.shapes,
     "weights.neutral": weights.neutral,

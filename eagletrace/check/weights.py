@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from eagletrace.check.facts import Facts
+from eagletrace.check.nextn import elsewhere
 from eagletrace.check.outcome import Outcome, alarm, ok, several, skip, unknown
 from eagletrace.checkpoint.dtypes import EIGHT_BIT_FLOATS, FLOATS, NUMPY
 from eagletrace.checkpoint.engines import Landing
 from eagletrace.checkpoint.engines.parameters import Parameter, Part
 from eagletrace.checkpoint.header import TensorInfo
+from eagletrace.checkpoint.names import canonical, layer_numbers
 from eagletrace.checkpoint.sample import EQUAL
 
 SCALES = ("scale", "scale_inv", "weight_scale", "weight_scale_inv", "input_scale", "zero_point", "qzeros", "g_idx")
@@ -35,6 +37,12 @@ class _Gap:
         """A norm that nobody writes holds ones."""
         return self.parameter.kind == "norm"
 
+    @property
+    def small(self) -> bool:
+        """A bias of `fc` that nobody writes holds small random values (torch.nn.Linear), and may cost nothing: a draft
+        may have been trained without one."""
+        return self.parameter.name.endswith("fc.bias")
+
     def takes(self, info: TensorInfo) -> bool:
         """A tensor of this shape could have been meant for it."""
         shape = self.parameter.shape
@@ -50,8 +58,8 @@ def _gaps(f: Facts, landing: Landing) -> list[_Gap]:
     shared = {"embedding"} if f.shares_embedding else set[str]()
     if f.head_from_target:
         shared.add("head")
-    parameters = landing.parameters
-    return [_Gap(parameters[n], parts) for n, parts in landing.missing().items() if parameters[n].kind not in shared]
+    gaps = (_Gap(landing.parameters[name], parts) for name, parts in landing.missing().items())
+    return [gap for gap in gaps if gap.parameter.kind not in shared and not gap.parameter.unused]
 
 
 def _fits(f: Facts, landing: Landing, gaps: list[_Gap]) -> Mapping[str, list[_Gap]]:
@@ -75,7 +83,7 @@ def _is_scale(key: str) -> bool:
 def not_loaded(f: Facts) -> Outcome:
     """Every tensor that a parameter waits for is loaded."""
     if f.landing is None:
-        return unknown(f.why_no_landing)
+        return elsewhere(f) or unknown(f.why_no_landing)
     fits = _fits(f, f.landing, _gaps(f, f.landing))
     lost = {key: gaps for key, gaps in fits.items() if gaps and not all(gap.harmless for gap in gaps)}
     if not lost:
@@ -90,15 +98,12 @@ def not_loaded(f: Facts) -> Outcome:
 
 
 def missing(f: Facts) -> Outcome:
-    """Every parameter has a tensor in the file, or the target's storage.
-
-    A bias of `fc` that a draft was trained without is left small and random (torch.nn.Linear): it may cost nothing.
-    """
+    """Every parameter has a tensor in the file, or the target's storage."""
     if f.landing is None:
         return unknown(f.why_no_landing)
     gaps = _gaps(f, f.landing)
     waited = {g.parameter.name for fit in _fits(f, f.landing, gaps).values() for g in fit}
-    left = [gap for gap in gaps if not gap.harmless and gap.parameter.name not in waited]
+    left = [gap for gap in gaps if not gap.harmless and not gap.small and gap.parameter.name not in waited]
     if not left:
         return ok(f"all {len(f.landing.parameters)} parameters are filled, shared, or judged by another check")
     rows = [
@@ -109,8 +114,7 @@ def missing(f: Facts) -> Outcome:
         }
         for gap in left
     ]  # fmt: skip
-    small = all(gap.parameter.name.endswith("fc.bias") for gap in left)
-    return alarm(several([_gap_text(gap) for gap in left]), rows, certainty="possible" if small else None)
+    return alarm(several([_gap_text(gap) for gap in left]), rows)
 
 
 def _gap_text(gap: _Gap) -> str:
@@ -122,14 +126,15 @@ def _gap_text(gap: _Gap) -> str:
 
 
 def neutral(f: Facts) -> Outcome:
-    """No norm is left at ones."""
+    """No norm is left at ones, and no bias at the small values it starts with."""
     if f.landing is None:
         return unknown(f.why_no_landing)
-    left = [gap.parameter.name for gap in _gaps(f, f.landing) if gap.harmless]
+    left = [gap for gap in _gaps(f, f.landing) if gap.harmless or gap.small]
     if not left:
-        return ok("every norm has its tensor")
-    return alarm(several([f"{name} has no tensor and would hold ones, the neutral value of a norm" for name in left]),
-                 [{"name": name} for name in left])  # fmt: skip
+        return ok("every norm and bias has its tensor")
+    held = "ones, the neutral value of a norm", "the small random values that a bias starts with"
+    texts = [f"{gap.parameter.name} has no tensor and would hold {held[gap.small]}" for gap in left]
+    return alarm(several(texts), [{"name": gap.parameter.name} for gap in left])
 
 
 def unused_keys(f: Facts) -> Outcome:
@@ -144,6 +149,28 @@ def unused_keys(f: Facts) -> Outcome:
     return alarm(
         several([f"{r['key']} {r['shape']} would be dropped, and no parameter waits for it" for r in rows]), rows
     )
+
+
+def layers(f: Facts) -> Outcome:
+    """The engine builds every decoder layer of the file."""
+    if f.landing is None:
+        return unknown(f.why_no_landing)
+    if f.draft.algorithm == "NEXTN":
+        return skip("the draft may lie in the target's own file, whose layers are not the draft's")
+    built = len(layer_numbers(map(canonical, f.landing.parameters)))
+    fits = _fits(f, f.landing, _gaps(f, f.landing))
+    lost: dict[int, list[str]] = {}
+    for key, gaps in fits.items():
+        for number in layer_numbers([canonical(key)]):
+            if not gaps and number >= built:
+                lost.setdefault(number, []).append(key)
+    if not lost:
+        return ok(f"no decoder layer of the file is left over; the engine builds {built}")
+    rows = [{"layer": n, "tensors": len(keys), "example": min(keys), "built": built} for n, keys in lost.items()]
+    counted = f.settings.get("num_hidden_layers", "not named")
+    texts = [f"decoder layer {r['layer']} of the file would land nowhere ({r['tensors']} tensors, {r['example']} among "
+             f"them): the engine builds {built}, and num_hidden_layers is {counted}" for r in rows]  # fmt: skip
+    return alarm(several(texts), rows)
 
 
 def shapes(f: Facts) -> Outcome:

@@ -11,7 +11,7 @@ from eagletrace.checkpoint import config as configs
 from eagletrace.checkpoint.config import AuxIds, Rope
 from eagletrace.checkpoint.errors import CheckpointError
 from eagletrace.checkpoint.folder import Checkpoint
-from eagletrace.checkpoint.names import canonical_names, layer_numbers
+from eagletrace.checkpoint.names import canonical, canonical_names, layer_numbers
 
 Algorithm = Literal["EAGLE3", "EAGLE", "NEXTN"]
 Trainer = Literal["speculators", "specforge", "eagle"]
@@ -75,6 +75,9 @@ def describe(checkpoint: Checkpoint) -> Draft:
     config = checkpoint.config
     settings = configs.flat(config)
     names = canonical_names(checkpoint)
+    layer = next((name.split(".")[1] for name in names if re.fullmatch(r"layers\.\d+\.eh_proj\.weight", name)), None)
+    if layer is not None:
+        names = _of_layer(checkpoint, layer)
     hidden = configs.integer(settings, "hidden_size") or _last(checkpoint, names, "norm.weight")
     algorithm = _algorithm(checkpoint, settings, names, hidden)
     target_hidden = configs.integer(settings, "target_hidden_size") or hidden
@@ -105,6 +108,16 @@ def describe(checkpoint: Checkpoint) -> Draft:
     )
 
 
+def _of_layer(checkpoint: Checkpoint, layer: str) -> dict[str, str]:
+    """Canonical names of a layer of multi-token prediction, as layer 0. It may stand behind the target's own layers, in
+    its checkpoint: those are no part of the draft. Its head is the draft's."""
+    own, of_layer = f"layers.{layer}.", re.compile(rf"(?:.*\.)?layers\.{layer}\.")
+    names = canonical_names(key for key in checkpoint if of_layer.match(key) or canonical(key).startswith(own))
+    names = {name.replace(own, "layers.0.", 1): key for name, key in names.items()}
+    head = names.pop("layers.0.shared_head.head.weight", None)
+    return names if head is None else {**names, "lm_head.weight": head}
+
+
 def _algorithm(
     checkpoint: Checkpoint, settings: Mapping[str, Any], names: Mapping[str, str], hidden: int | None
 ) -> Algorithm:
@@ -120,7 +133,8 @@ def _algorithm(
     if fc_in is None:
         raise CheckpointError(
             f"{checkpoint.path} is no EAGLE draft: it has no fc.weight, and its architecture is "
-            f"{architecture or 'not named'}; give the draft's folder, and the target's with --target"
+            f"{architecture or 'not named'}; give the draft's folder, and the target's with --target (a language model "
+            "of its own, which STANDALONE serves, has nothing that is checked or replayed)"
         )
     return "EAGLE" if hidden is None or fc_in == 2 * hidden else "EAGLE3"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
 
@@ -54,6 +55,8 @@ COMMANDS = (
 )
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+OPEN_FILES = 8_192
+"""A run has up to 2,000 files, each opened three times at most while it is read."""
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -80,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. No traceback for what a user caused."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     prepare_streams()
+    if arguments[:1] not in (["run"], ["lab"]):  # what they start has its own limits
+        _allow_many_files()
     try:
         status = _run(arguments)
         sys.stdout.flush()
@@ -98,6 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("eagletrace: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     return status
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files, which is often 1,024: a run may have two thousand."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _run(arguments: list[str]) -> int:

@@ -45,7 +45,7 @@ class CheckFile:
     """A check as its file declares it.
 
     `fix` is the remedy for what this check finds, where the cause has several; `rank` orders the checks of one cause,
-    the more telling one first.
+    the more telling one first. `not_for` are a family of drafts (`draft.family`) that it does not apply to, and why.
     """
 
     id: str
@@ -56,6 +56,7 @@ class CheckFile:
     causes: tuple[str, ...]
     fix: str = ""
     rank: int = 5
+    not_for: tuple[str, str] = ("", "")
 
     @classmethod
     def of(cls, file: SqlFile) -> CheckFile:
@@ -69,12 +70,18 @@ class CheckFile:
             causes=tuple(file.words("causes")),
             fix=file.meta.get("fix", ""),
             rank=int(file.meta.get("rank", "5")),
+            not_for=_pair(file.meta.get("not_for", "")),
         )
 
     def check(self, status: Status, reason: str, rows: Sequence[dict[str, Any]] = ()) -> Check:
         """An outcome of this check; `rows` are its evidence."""
         evidence = (Evidence(self.file.name, reason, tuple(rows[:ROWS_KEPT])),) if rows else ()
         return Check(self.id, status, reason, self.file.title, self.causes, evidence)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    family, _, reason = text.partition(": ")
+    return family, reason
 
 
 def load_checks() -> dict[str, CheckFile]:
@@ -84,7 +91,7 @@ def load_checks() -> dict[str, CheckFile]:
 
 HELD = (
     "contract", "params", "checkpoint_keys", "events", "draft_params", "dropped_keys", "aux_layers",
-    "first_draft_entropy", "dropped_rows", "rope_offsets",
+    "draft_counts", "first_draft_entropy", "dropped_rows", "rope_offsets",
 )  # fmt: skip
 """Small views that most checks read: computed once, into temporary tables that hide the views."""
 
@@ -92,15 +99,20 @@ HELD = (
 class CheckRunner:
     """Runs checks on one run; remembers which tables are empty and which facts were recorded."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, verdicts: bool | None = None) -> None:
+        """`verdicts`: whether the run has any, where that is known; to look costs a scan."""
         self._run = run
         for view in HELD:
             run.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
         self._facts = {str(row[0]) for row in run.execute("SELECT key FROM contract")}
-        self._filled: dict[str, bool] = {}
+        self._family = next((str(row[0]) for row in run.execute("SELECT fact('draft.family')") if row[0]), None)
+        self._filled: dict[str, bool] = {} if verdicts is None else {"verifies": verdicts}
 
     def run(self, check: CheckFile) -> Check:
         """The outcome of one check: `unknown` with what to record when something that it requires is not there."""
+        family, why = check.not_for
+        if self._family is not None and self._family == family:
+            return check.check("not_applicable", why)
         missing = [r for r in check.requires if not self._recorded(r)]
         if missing:
             return check.check("unknown", _missing(missing))
@@ -116,7 +128,8 @@ class CheckRunner:
         if requirement.startswith(FACT_PREFIX):
             return requirement.removeprefix(FACT_PREFIX) in self._facts
         if requirement not in self._filled:
-            self._filled[requirement] = bool(self._run.execute(f"SELECT 1 FROM {requirement} LIMIT 1"))
+            counted = "draft_counts" if requirement == "drafts" else requirement
+            self._filled[requirement] = bool(self._run.execute(f"SELECT 1 FROM {counted} LIMIT 1"))
         return self._filled[requirement]
 
 

@@ -49,7 +49,8 @@ def diagnose(run: Run, replayed: Replay | None = None) -> Diagnosis:
 def _diagnose(run: Run, replayed: Replay | None) -> Diagnosis:
     info = run_info(run)
     measured = counts.measure(run)
-    files, runner = load_checks(), CheckRunner(run)
+    seen = True if measured.source == "verifies" and measured.rounds else None
+    files, runner = load_checks(), CheckRunner(run, verdicts=seen)
     simulated = runner.run(files[SIMULATED])
     if simulated.status == "alarm":
         return _simulated(info, measured, simulated, files, runner)

@@ -15,7 +15,8 @@ CONTRACT_KEYS: dict[str, str] = {
     "server.model_path": "path of the target",
     "server.speculative_draft_model_path": "path of the draft; null without speculation",
     "server.speculative_algorithm": "actual: the server's; expected: the one that fits the draft's class "
-    "(EAGLE3 for an EAGLE-3 draft: an fc that fuses aux states, or a d2t; EAGLE for an EAGLE-1 or EAGLE-2 draft)",
+    "(EAGLE3 for an EAGLE-3 draft: an fc that fuses aux states, or a d2t; EAGLE, of which NEXTN is another "
+    "name, for an EAGLE-1 or EAGLE-2 draft and multi-token prediction; STANDALONE for a language model of its own)",
     "server.speculative_num_steps": "draft steps per round",
     "server.speculative_eagle_topk": "branches per step",
     "server.speculative_num_draft_tokens": "nodes of the verify tree, root included",
@@ -35,8 +36,9 @@ CONTRACT_KEYS: dict[str, str] = {
     "target.vocab_size": "target vocabulary",
     "target.rope": "rotary settings as the engine has them: {theta, scaling, head_dim, partial, max_position}",
     "draft.architecture": "class of the draft",
-    "draft.family": "eagle3 (fc over aux states) or eagle (EAGLE-1 and EAGLE-2: fc over embedding and last hidden "
-    "state); null for others",
+    "draft.family": "eagle3 (fc over aux states), eagle (EAGLE-1 and EAGLE-2: fc over embedding and last hidden "
+    "state), nextn (multi-token prediction: eh_proj or fc over the same two, each normed) or standalone (a model of "
+    "its own); null for others",
     "draft.hidden_size": "hidden size of the draft",
     "draft.target_hidden_size": "hidden size of the target as the draft's configuration or fc says",
     "draft.vocab_size": "vocab_size in the draft's configuration; expected: the target's",
@@ -46,7 +48,7 @@ CONTRACT_KEYS: dict[str, str] = {
     "draft.load_lm_head_from_target": "whether the engine replaces the draft's head by the target's",
     "draft.rope": "as target.rope, of the draft",
     "draft.config": "the draft's whole configuration",
-    "draft.fc": "actual: {in_features, out_features, name} of the fusion layer; null if none",
+    "draft.fc": "actual: {in_features, out_features, name} of the fusion layer (fc, or eh_proj); null if none",
     # draft vocabulary map
     "d2t.in_checkpoint": "whether the file has a d2t",
     "d2t.length": "actual: length of the file's d2t; expected: rows of the served head",

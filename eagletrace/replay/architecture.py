@@ -8,6 +8,7 @@ from typing import Any
 
 from eagletrace.checkpoint import Draft
 from eagletrace.checkpoint import config as configs
+from eagletrace.replay.experts import Experts
 from eagletrace.replay.result import ReplayError
 from eagletrace.replay.rope import Rope
 
@@ -32,7 +33,10 @@ class Architecture:
 
     With `feature` it is EAGLE-1 or EAGLE-2 (SGLang models/llama_eagle.py, 0.5.23): at every depth `fc` takes the
     embedding and the last hidden state, the target's after its final norm or the draft's own; there is no norm before
-    the first attention and none before the head. Else it is EAGLE-3, and `fc` fuses the target's aux states at depth 1.
+    the first attention and none before the head. With `nextn` besides it is DeepSeek-V3's layer of multi-token
+    prediction (models/deepseek_nextn.py): `eh_proj` plays the part of `fc`, embedding and hidden state are each normed
+    before it, and the decoder layer has all its norms and `experts`. Else it is EAGLE-3, and `fc` fuses the target's
+    aux states at depth 1.
 
     `norm_before_fc` normalises the concatenated aux states, `fc_norm` each of them, `norm_output` hands the normed
     state to the next depth (SGLang models/llama_eagle3.py and kimi_k25_eagle3.py, 0.5.23); `norm_before_residual` makes
@@ -54,19 +58,32 @@ class Architecture:
     norm_before_residual: bool = False
     latent: Latent | None = None
     feature: bool = False
+    nextn: bool = False
+    experts: Experts | None = None
     intermediate_size: int = 0
     attention_scale: float = 0.0
     """What attention scores are multiplied by."""
+
+    @property
+    def fusion(self) -> str:
+        """Name of the projection into the first layer."""
+        return "layers.0.eh_proj" if self.nextn else "fc"
+
+    @property
+    def final_norm(self) -> str | None:
+        """Name of the norm before the head; EAGLE-1 has none."""
+        return "layers.0.shared_head.norm" if self.nextn else None if self.feature else "norm"
 
     @staticmethod
     def of(draft: Draft) -> Architecture:
         """The shape of a described draft; ReplayError for an architecture that the reference does not have."""
         settings, where = draft.settings, draft.checkpoint.path
-        feature = draft.algorithm == "EAGLE" and draft.attention == "gqa"
+        nextn = draft.algorithm == "NEXTN" and draft.attention == "mla" and "layers.0.eh_proj.weight" in draft.names
+        feature = nextn or (draft.algorithm == "EAGLE" and draft.attention == "gqa")
         if draft.algorithm != "EAGLE3" and not feature:
             raise ReplayError(
                 f"{where} is a draft of class {draft.architecture} ({draft.algorithm}); the reference has drafts of "
-                "EAGLE-1 to EAGLE-3 only"
+                "EAGLE-1 to EAGLE-3 and DeepSeek-V3's layer of multi-token prediction only"
             )
         heads = configs.integer(settings, "num_attention_heads")
         if not draft.hidden_size or not heads:
@@ -88,10 +105,12 @@ class Architecture:
             rope=rope,
             norm_before_fc=bool(draft.norms.before_fc),
             fc_norm=bool(draft.norms.each_aux),
-            norm_output=bool(draft.norms.output),
+            norm_output=bool(draft.norms.output) or nextn,
             norm_before_residual=bool(draft.norms.before_residual),
             latent=latent,
             feature=feature,
+            nextn=nextn,
+            experts=Experts.of(settings) if nextn else None,
             intermediate_size=configs.integer(settings, "intermediate_size") or 0,
             attention_scale=head_dim**-0.5 * (rope.score_factor() if latent else 1.0),
         )
@@ -111,7 +130,7 @@ def needed_tensors(shape: Architecture) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the matrices that a draft cannot do without, its head apart."""
     hidden, heads = shape.hidden_size, shape.heads
     fused = hidden + shape.target_hidden_size if shape.feature else shape.aux_count * shape.target_hidden_size
-    found: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, fused)}
+    found: dict[str, tuple[int, ...]] = {f"{shape.fusion}.weight": (hidden, fused)}
     for layer in range(shape.layers):
         width = hidden if layer or shape.feature else 2 * hidden
         latent = shape.latent
@@ -127,6 +146,9 @@ def needed_tensors(shape: Architecture) -> dict[str, tuple[int, ...]]:
                 "o_proj": (hidden, heads * latent.value),
             }  # fmt: skip
         found |= {f"layers.{layer}.self_attn.{name}.weight": size for name, size in attention.items()}
+        if shape.experts is not None:
+            found |= shape.experts.needed(f"layers.{layer}.mlp", hidden)
+            continue
         inner = shape.intermediate_size
         found |= {f"layers.{layer}.mlp.{name}.weight": (inner, hidden) for name in ("gate_proj", "up_proj")}
         found[f"layers.{layer}.mlp.down_proj.weight"] = (hidden, inner)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eagletrace.checkpoint import Checkpoint, Draft, describe, open_checkpoint
 from eagletrace.checkpoint import config as configs
-from eagletrace.checkpoint.names import canonical
+from eagletrace.checkpoint.names import canonical, layer_numbers
 from eagletrace.instrumentations.tensor_stats import checksum
 from eagletrace.replay.architecture import Architecture, needed_tensors
 from eagletrace.replay.recorded import tensor
@@ -78,6 +78,8 @@ class Material:
     """Weight of the target's final norm, [H]."""
     token_map: Tensor | None = None
     """Target id of each draft id, [Vd]: the token map that the server was given."""
+    layers_built: int | None = None
+    """Decoder layers that the engine made parameters for; None where that was not recorded."""
     later: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Tensors of the draft that changed while serving, as they were last."""
     altered: set[str] = field(default_factory=set[str])
@@ -194,6 +196,7 @@ def _serve(run: Run, files: Checkpoint, material: Material) -> None:
     rows = run.execute(
         "SELECT name, shape, elements_loaded, elements, shared_with, nan_count FROM params WHERE side = 'draft'"
     )
+    material.layers_built = len(layer_numbers(canonical(name) for name, *_ in rows)) or None
     for name, shape, loaded, elements, shared, bad in rows:
         value = _shared(shared, material)
         if value is None and bad and any(key in material.altered for _, _, key in landed.get(name, [])):
@@ -230,17 +233,22 @@ def _assembled(
         whole = values(files, parts[0][2])
         if whole.numel() == math.prod(shape):
             return widened(whole.reshape(shape))
-    flat = torch.empty(math.prod(shape))
+    flat = torch.zeros(math.prod(shape))
     if any(key in material.altered for *_, key in parts):
         return None
     for offset, elements, key in parts:
         if key not in files:
             material.differs.append(f"the server loaded a tensor {key}, and {files.path} has none")
             return None
-        value = values(files, key).reshape(-1)
+        value = values(files, key)
         if value.numel() < elements:
             material.differs.append(f"{key} has another shape in {files.path} than when it was served")
             return None
+        if len(shape) > 1 and value.dim() == 2 and value.shape[1] < shape[-1]:  # the engine widened the rows
+            blocks = flat.view(-1, shape[-2], shape[-1])
+            blocks[offset // (shape[-2] * shape[-1]), : value.shape[0], : value.shape[1]] = value
+            continue
+        value = value.reshape(-1)
         flat[offset : offset + elements] = value[:elements].float()
     return flat.reshape(shape)
 
@@ -254,6 +262,8 @@ def _split(name: str, value: Tensor, shape: Architecture) -> dict[str, Tensor]:
             return {}
         parts = value.split([q, kv, kv])
         return {known.replace("qkv_proj", f"{p}_proj"): part for p, part in zip("qkv", parts, strict=True)}
+    if shape.experts is not None and (experts := shape.experts.apart(known, value)) is not None:
+        return experts
     if ".gate_up_proj." in known:
         gate, up = value.chunk(2)
         return {known.replace("gate_up_proj", "gate_proj"): gate, known.replace("gate_up_proj", "up_proj"): up}

@@ -112,6 +112,11 @@ def read(run: Run, max_positions: int = MAX_POSITIONS) -> Recording:
 
     NotRecordedError when there is none: the message says what to record.
     """
+    if ("standalone",) in run.execute("SELECT actual ->> '$' FROM contract WHERE key = 'draft.family'"):
+        raise NotRecordedError(
+            f"{run.path} cannot be replayed: its draft is a language model of its own, which is given none of the "
+            "target's hidden states; drafts of EAGLE-1 to EAGLE-3 and of multi-token prediction are replayed"
+        )
     if not run.execute("SELECT 1 FROM tensors WHERE stage = 'target_aux' LIMIT 1"):
         raise NotRecordedError(f"{run.path} holds no hidden states to replay: {_RECORD}")
     keys = run.execute(

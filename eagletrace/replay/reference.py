@@ -1,4 +1,5 @@
-"""EAGLE-1 to EAGLE-3 in plain PyTorch: what a draft proposes at every position of a recorded sequence.
+"""EAGLE-1 to EAGLE-3 and multi-token prediction in plain PyTorch: what a draft proposes at every position of a recorded
+sequence.
 
 From the papers (Li et al., EAGLE and EAGLE-2 2024, EAGLE-3 2025) and SGLang's `models/llama_eagle.py`,
 `models/llama_eagle3.py` and `speculative/eagle_worker_v2.py` (0.5.23), without an engine. Stages, in order: inputs,
@@ -62,7 +63,8 @@ class Reference:
                               else f"the draft has no tensor {missing[0]}")  # fmt: skip
 
     def _needed(self) -> Iterator[str]:
-        yield from (n for n in needed_tensors(self.shape) if n != "fc.weight" or self.recipe.apply_fc)
+        fusion = f"{self.shape.fusion}.weight"
+        yield from (n for n in needed_tensors(self.shape) if n != fusion or self.recipe.apply_fc)
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
@@ -109,13 +111,17 @@ class Reference:
         return hidden
 
     def join(self, embeds: Tensor, hidden: Tensor) -> Tensor:
-        """EAGLE-1's `fc` over embeddings and hidden states side by side, [..., H] each."""
-        weight, given = self.recipe.tensors["fc.weight"], torch.cat([embeds, hidden], -1)
-        if given.shape[-1] != weight.shape[1]:
+        """`fc` over embeddings and hidden states side by side, [..., H] each; `eh_proj` takes each after its norm."""
+        name = self.shape.fusion
+        weight, width = self.recipe.tensors[f"{name}.weight"], embeds.shape[-1] + hidden.shape[-1]
+        if width != weight.shape[1]:
             raise ReplayError(
-                f"the draft's fc takes {weight.shape[1]} elements, embedding and hidden state have {given.shape[-1]}"
+                f"the draft's {name.rpartition('.')[2]} takes {weight.shape[1]} elements, embedding and hidden state "
+                f"have {width}"
             )
-        return F.linear(given, weight, self.recipe.tensors.get("fc.bias"))
+        if self.shape.nextn:
+            embeds, hidden = self._norm(embeds, "layers.0.enorm"), self._norm(hidden, "layers.0.hnorm")
+        return F.linear(torch.cat([embeds, hidden], -1), weight, self.recipe.tensors.get(f"{name}.bias"))
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Token ids [...] to embeddings [..., H]; an id outside the table gives zeros."""
@@ -158,8 +164,8 @@ class Reference:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Draft-vocabulary logits of states [..., H] before the final norm."""
-        normed = hidden if self.shape.feature else self._norm(hidden, "norm")
-        return F.linear(normed, self.recipe.head.float())
+        norm = self.shape.final_norm
+        return F.linear(hidden if norm is None else self._norm(hidden, norm), self.recipe.head.float())
 
     def handed_on(self, start: Tensor, first: Tensor | None, entered: Tensor, made: Tensor) -> Tensor:
         """What the next depth is fed: the state before the final norm unless the recipe says otherwise.
@@ -174,8 +180,8 @@ class Reference:
             return start
         if recurrent == "difference":
             return made - entered
-        normed = (recurrent == "normed") != self.shape.norm_output
-        return self._norm(made, "norm") if normed else made
+        normed, norm = (recurrent == "normed") != self.shape.norm_output, self.shape.final_norm
+        return self._norm(made, norm) if normed and norm is not None else made
 
     def draft(
         self, sequence: Sequence, extended: Extended, anchors: Tensor, steps: int, topk: int, nodes: int
@@ -256,9 +262,9 @@ class Reference:
 
     def _enter(self, layer: int, embeds: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The residual, and what attention is given: [..., 2 H] in the first layer, [..., H] in later ones, and in all
-        of an EAGLE-1 draft."""
+        of a draft whose `fc` has taken the embedding."""
         if self.shape.feature and not layer:
-            return hidden, hidden
+            return hidden, self._norm(hidden, "layers.0.input_layernorm") if self.shape.nextn else hidden
         states = self._norm(hidden, f"layers.{layer}.hidden_norm")
         if layer:
             return hidden, states
@@ -298,6 +304,8 @@ class Reference:
         """Output projection, residual and feed-forward block."""
         hidden = hidden + self._linear(layer, "self_attn.o_proj", mixed)
         states = self._norm(hidden, f"layers.{layer}.post_attention_layernorm")
+        if self.shape.experts is not None:
+            return hidden + self.shape.experts.run(self.recipe.tensors, f"layers.{layer}.mlp", states)
         gate = F.silu(self._linear(layer, "mlp.gate_proj", states)) * self._linear(layer, "mlp.up_proj", states)
         return hidden + self._linear(layer, "mlp.down_proj", gate)
 

@@ -21,7 +21,7 @@ from eagletrace.format.schema import PROCESS_COLUMNS
 from eagletrace.store.places import open_file, open_folder
 from eagletrace.store.slots import Slots
 
-LARGE_FILE_BYTES = 256 << 10  # from this size a file is read in place
+LARGE_FILE_BYTES = 16 << 10  # from this size a file is read in place
 MAX_COPIED_BYTES = 256 << 20  # a larger one is not copied into memory when it cannot be read in place
 MAX_FOOTER_BYTES = 64 << 20  # footers of our files have a few kilobytes
 CHUNK_BYTES = 64 << 20  # rows of small files are handed over in parts of about this size

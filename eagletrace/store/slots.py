@@ -13,7 +13,7 @@ import resource
 from collections.abc import Iterable
 from pathlib import Path
 
-MAX_SLOTS = 1_024
+MAX_SLOTS = 2_048
 
 
 class Slots:

@@ -26,6 +26,7 @@ from eagletrace.instrumentations.sglang import (
     tensors,
     vocabulary,
 )
+from eagletrace.instrumentations.sglang.arguments import decided
 from eagletrace.instrumentations.sglang.deferred import WAIT_NS
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
@@ -58,7 +59,7 @@ class Attachment:
             "service.instance.id": f"{folder.name}/{host}-{pid}",
         }  # fmt: skip
         self.recorder = Recorder(folder, settings, process, resource)
-        self.session = Session(self.recorder, version, server_args)
+        self.session = Session(self.recorder, version, decided(server_args))
         self._start = settings
         self.hooks = Hooks(self.session)
         self._lock = threading.RLock()  # live control and attaching run on different threads
@@ -284,6 +285,6 @@ def _run_facts(server_args: Any, version: str) -> dict[str, Any]:
     return {
         "engine": "sglang", "sglang": version, "torch": importlib.metadata.version("torch"),
         "target": getattr(server_args, "model_path", None),
-        "draft": getattr(server_args, "speculative_draft_model_path", None),
+        "draft": getattr(decided(server_args), "speculative_draft_model_path", None),
         "server_args": arguments,
     }  # fmt: skip

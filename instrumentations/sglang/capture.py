@@ -97,11 +97,15 @@ class _Shadow:
             value = self.__dict__[name] = _Shadow(value)
         return value
 
-    def layers(self) -> list[int] | None:
+    def __getitem__(self, key: Any) -> Any:
+        """A layer of a list of layers, which some classes mark one by one."""
+        return _Shadow(self.__dict__["_of"][key])
+
+    def _captured(self) -> list[int] | None:
         own = self.__dict__.get("layers_to_capture")
         if own:
             return [int(x) for x in own]
-        inner = (v.layers() for v in self.__dict__.values() if isinstance(v, _Shadow))
+        inner = (v._captured() for v in self.__dict__.values() if isinstance(v, _Shadow))
         return next((found for found in inner if found), None)
 
 
@@ -123,7 +127,7 @@ def _asked(model: Any, ids: list[int] | None) -> list[int] | None:
         rule(shadow, ids)
     except Exception:  # noqa: BLE001 - an answer that cannot be had is NULL
         return None
-    return shadow.layers()
+    return shadow._captured()  # pyright: ignore[reportPrivateUsage]
 
 
 def served_facts(session: Session, draft_config: Mapping[str, Any], is_eagle3_draft: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagletrace.instrumentations.sglang import vocabulary
-from eagletrace.instrumentations.sglang.families import family_of
+from eagletrace.instrumentations.sglang.families import FUSION_LAYERS, family_of
 from eagletrace.instrumentations.sglang.session import Session
 
 SIMULATED = "SGLANG_SIMULATE_ACC_LEN"  # spec_utils.py of 0.5.9 and 0.5.23
@@ -67,7 +67,7 @@ def draft(session: Session, runner: Any) -> None:
     eagle3 = family is not None and family.aux_states
     session.draft_facts = {"config": config, "fc_in": inputs, "target_hidden_size": hidden, "eagle3": eagle3}
     algorithm = getattr(session.server_args, "speculative_algorithm", None)
-    fitting = family.algorithm if family is not None else None
+    fitting = family.fitting(algorithm) if family is not None else None
     recorder.fact("server.speculative_algorithm", algorithm, fitting, f"class {architecture}")
     recorder.fact("draft.architecture", architecture)
     recorder.fact("draft.family", family.name if family is not None else None, source=f"class {architecture}")
@@ -76,7 +76,7 @@ def draft(session: Session, runner: Any) -> None:
     recorder.fact("draft.hidden_size", _hidden(runner))
     recorder.fact("draft.target_hidden_size", hidden)
     recorder.fact("draft.vocab_size", config.get("vocab_size"), _vocab(session.target_runner))
-    file_head = next((k for k in session.keys if k.key.endswith("lm_head.weight")), None)
+    file_head = next((k for k in session.keys if k.key.endswith("lm_head.weight") and not k.passed_over), None)
     recorder.fact("draft.draft_vocab_size", vocabulary.head_rows(model), file_head.shape[0] if file_head else None)
     tied = bool(getattr(runner.model_config.hf_config, "tie_word_embeddings", False))
     recorder.fact("draft.tie_word_embeddings", tied, False if file_head else None)
@@ -96,7 +96,7 @@ def target(session: Session, runner: Any) -> None:
     """Facts of the target, once it is loaded."""
     recorder = session.recorder
     recorder.fact("target.architecture", type(runner.model).__name__)
-    recorder.fact("target.num_hidden_layers", getattr(_text(runner), "num_hidden_layers", None))
+    recorder.fact("target.num_hidden_layers", layers(runner))
     recorder.fact("target.hidden_size", _hidden(runner))
     recorder.fact("target.vocab_size", _vocab(runner))
     recorder.fact("target.rope", rope(runner))
@@ -120,8 +120,9 @@ def rope(runner: Any) -> dict[str, Any]:
 
 
 def fusion_layer(model: Any) -> tuple[str, Any] | None:
-    """The draft's `fc` module and its name; None if it has none."""
-    return next(((name, m) for name, m in model.named_modules() if name.rpartition(".")[2] == "fc"), None)
+    """The module that plays the part of `fc` in the draft, and its name; None if it has none."""
+    modules = ((name, module) for name, module in model.named_modules())
+    return next(((name, module) for name, module in modules if name.rpartition(".")[2] in FUSION_LAYERS), None)
 
 
 def config_of(runner: Any, path: str | None) -> dict[str, Any]:
@@ -137,6 +138,11 @@ def config_of(runner: Any, path: str | None) -> dict[str, Any]:
 def _text(runner: Any) -> Any:
     config = getattr(runner, "model_config", None)
     return getattr(config, "hf_text_config", None) or getattr(config, "hf_config", None)
+
+
+def layers(runner: Any) -> int | None:
+    """Layers of a model's language model."""
+    return getattr(_text(runner), "num_hidden_layers", None)
 
 
 def _hidden(runner: Any) -> int | None:

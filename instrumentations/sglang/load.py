@@ -11,8 +11,8 @@ import torch
 from eagletrace.instrumentations.landing import LandingMode, elements_loaded
 from eagletrace.instrumentations.patching import Hook, Target
 from eagletrace.instrumentations.sglang import capture, facts, sharing, vocabulary
+from eagletrace.instrumentations.sglang.file_parts import of_the_target, passed_over, widened
 from eagletrace.instrumentations.sglang.session import Session
-from eagletrace.instrumentations.sglang.targets import SKIPPED_BY_DESIGN
 from eagletrace.instrumentations.tensor_stats import checksum, module_types, place, summary
 
 
@@ -72,7 +72,7 @@ class LoadWeights(Hook):
         self.calls += 1
         try:
             model, weights = (*args, *(kwargs[n] for n in ("model", "weights")[len(args) :]))[:2]
-            mode = LandingMode(model)
+            mode = LandingMode(model, of_the_target(self.session, model))
             fed = mode.feed(weights)
             args, kwargs = ((args[0], fed, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "weights": fed})
         except Exception as error:  # noqa: BLE001 - load as if we were not there
@@ -95,7 +95,8 @@ def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds:
     session.keys = mode.keys
     recorder = session.recorder
     written, unseen = elements_loaded(mode.keys), mode.unseen(model)
-    fates = {id(record): record.fate(SKIPPED_BY_DESIGN) for record in mode.keys}
+    skipped = passed_over(model)
+    fates = {id(record): record.fate(skipped) for record in mode.keys}
     if unseen or mode.failure is not None:  # what was not seen to be used may have been used all the same
         fates = {key: None if fate == "dropped" else fate for key, fate in fates.items()}
     for record in mode.keys:
@@ -106,6 +107,8 @@ def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds:
     for name, tensor in named_tensors(model):
         count, keys = written.get(name, (0, []))
         unknown = mode.failure is not None or name in unseen
+        if count < tensor.numel() and widened(name, tensor, mode.keys, count):
+            count = tensor.numel()
         session.params[name] = {"elements_loaded": None if unknown else min(count, tensor.numel()),
                                 "checkpoint_keys": keys, "loaded_checksum": checksum_of(tensor)}  # fmt: skip
     write_params(session, model, "loaded")

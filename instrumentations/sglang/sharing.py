@@ -107,7 +107,8 @@ def written_by_file(session: Session, model: Any) -> dict[str, str | None]:
 
 def file_head(session: Session) -> KeyRecord | None:
     """The tensor of the file that is the draft's head, wherever it landed."""
-    return next((k for k in session.keys if k.key.split(".")[-2:-1] == ["lm_head"] or k.key == "lm_head.weight"), None)
+    own = (k for k in session.keys if not k.passed_over)
+    return next((k for k in own if k.key.split(".")[-2:-1] == ["lm_head"] or k.key == "lm_head.weight"), None)
 
 
 def served_facts(session: Session) -> None:

@@ -20,7 +20,7 @@ SELECT 'alarm' AS status, norm AS subject,
 FROM w WHERE wrong IS NOT NULL
 UNION ALL
 SELECT CASE WHEN count(*) = 0 THEN 'not_applicable' ELSE 'ok' END, 'norm',
-    CASE WHEN count(*) = 0 THEN 'the draft has no norm in front of its fusion layer'
+    CASE WHEN count(*) = 0 THEN 'the draft has no norm in front of its fusion layer that a setting could leave out'
          ELSE concat(string_agg(norm, ', '), ' is applied with the checkpoint''s tensors') END,
     json_object('norms', count(*))
 FROM w HAVING count(wrong) = 0

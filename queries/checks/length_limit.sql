@@ -14,22 +14,24 @@
 -- references: vllm#58080
 WITH c AS (
     SELECT *, wilson_of(accepted, rounds, 1, $many_z) AS high,
-           wilson_of(before_accepted, before_rounds, -1, $many_z) AS before_low
+           wilson_of(before_accepted, before_rounds, -1, $many_z) AS before_low,
+           before_low > $live_rate AND high < $split_fails_share * before_low AS ends
     FROM position_cliff($split_rounds, $split_prompts)
 ),
 tokens AS (
     SELECT count(DISTINCT draft_token) AS distinct_tokens
-    FROM verifies v, c WHERE v.depth = 1 AND v.position > c.position_from
+    FROM verifies v JOIN (FROM c WHERE ends) c ON v.position > c.position_from WHERE v.depth = 1
 )
 SELECT
-    CASE WHEN before_low > $live_rate AND high < $split_fails_share * before_low THEN 'alarm' ELSE 'ok' END AS status,
+    CASE WHEN ends THEN 'alarm' ELSE 'ok' END AS status,
     concat('position ', position_from) AS subject,
     concat('from position ', position_from, ' on the first draft was accepted in ', accepted, ' of ', rounds,
-           ' rounds, with ', distinct_tokens, ' distinct tokens; before it in ', before_accepted, ' of ', before_rounds,
-           ' rounds of the same ', prompts, ' prompts') AS reason,
+           ' rounds', CASE WHEN ends THEN concat(', with ', distinct_tokens, ' distinct tokens') END,
+           '; before it in ', before_accepted, ' of ', before_rounds, ' rounds of the same ', prompts, ' prompts') AS reason,
     json_object('position_from', position_from, 'prompts', prompts, 'rounds', rounds, 'first_accepted', accepted,
                 'before_rounds', before_rounds, 'before_first_accepted', before_accepted,
-                'distinct_tokens', distinct_tokens, 'high', high, 'before_low', before_low) AS evidence
+                'distinct_tokens', CASE WHEN ends THEN distinct_tokens END, 'high', high, 'before_low', before_low)
+        AS evidence
 FROM c, tokens
 UNION ALL
 SELECT 'unknown', 'positions',

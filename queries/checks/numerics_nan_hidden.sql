@@ -4,6 +4,7 @@
 -- certainty: sure
 -- requires: hidden
 -- causes: numerics.nan
+-- not_for: standalone: a language model of its own is given no hidden state, and none is looked at
 -- references: sglang#19897
 SELECT
     CASE WHEN sum(nan_count) > 0 THEN 'alarm' ELSE 'ok' END AS status,

@@ -4,6 +4,7 @@
 -- certainty: possible
 -- requires: position_stats
 -- causes: recurrence.hidden, position.offset, graph.stale
+-- not_for: standalone: a language model of its own is fed back no hidden state
 -- about: From depth 2 on the draft runs on its own hidden state. Drafts that were trained on it keep their rate; even
 --        those that were not lose less than half of it.
 -- param recurrence_share: float = 0.5, share of the rate at depth 1 below which a deeper rate has collapsed

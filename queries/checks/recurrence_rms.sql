@@ -4,13 +4,15 @@
 -- certainty: symptom
 -- requires: hidden
 -- causes: recurrence.hidden
+-- not_for: standalone: a language model of its own is fed back no hidden state
 -- about: The draft's decoder layer gets the output of fc at depth 1 and its own hidden state at depth 2; fc of an
---        EAGLE-1 draft gets the target's hidden state at depth 1, and the draft's own at depth 2. Drafts learn both, and
---        their sizes differ; a norm more or less makes them differ by far.
+--        EAGLE-1 draft, or eh_proj of a layer of multi-token prediction, gets the target's hidden state at depth 1, and
+--        the draft's own at depth 2. Drafts learn both, and their sizes differ; a norm more or less makes them differ
+--        by far.
 -- param rms_jump: float = 8, ratio of root mean squares beyond which it is said
 WITH h AS (
-    SELECT avg(rms) FILTER (WHERE stage = CASE WHEN fact('draft.family') = 'eagle' THEN 'target_aux' ELSE 'fc_out' END)
-               AS first,
+    SELECT avg(rms) FILTER (WHERE stage = CASE WHEN fact('draft.family') IN ('eagle', 'nextn') THEN 'target_aux'
+                                                ELSE 'fc_out' END) AS first,
            avg(rms) FILTER (WHERE stage = 'draft_in') AS later
     FROM hidden WHERE nan_count = 0
 ),

@@ -4,6 +4,7 @@
 -- certainty: possible
 -- requires: contract:draft.rope, contract:target.rope
 -- causes: rope.mismatch
+-- not_for: standalone: a language model of its own has rotary settings of its own
 -- about: Drafts are trained with the target's settings most often, and may be trained with others. A setting that one
 --        side does not name is not compared, nor are head sizes, which drafts choose freely.
 -- references: TensorRT-LLM#19036

@@ -4,6 +4,7 @@
 -- certainty: possible
 -- requires: contract:embed.in_checkpoint, contract:embed.replaced
 -- causes: target.mismatch
+-- not_for: standalone: a language model of its own has embeddings of its own
 -- about: A draft's file holds a copy of the target's embeddings. A copy that points the same way as the served ones
 --        and is not the same comes from another version, a fine-tune or another quantisation of the target.
 -- param same_tensor_difference: float = 0.05, relative difference below which tensors are equal up to rounding

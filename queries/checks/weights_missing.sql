@@ -5,11 +5,11 @@
 -- requires: params, checkpoint_keys
 -- causes: weights.missing
 -- about: Parameters that a dropped tensor fits are left to weights.not_loaded; norms and biases that still hold
---        their neutral value to weights.neutral.
+--        the value they start with to weights.neutral.
 -- references: sglang#27829
 WITH missing AS (
     SELECT * FROM draft_params
-    WHERE missing > 0 AND NOT harmless_value
+    WHERE missing > 0 AND NOT harmless_value AND NOT initial_bias
         AND name NOT IN (SELECT unnest(fits_any) FROM dropped_keys WHERE fits IS NOT NULL)
 )
 SELECT

@@ -1,8 +1,8 @@
 -- title: Entropy of the draft's distribution where the first token is drafted; no row without first drafts
--- needs: drafts
+-- needs: draft_counts
 -- column drafts: first drafts whose entropy was recorded
 -- column entropy: mean entropy, in nats
-SELECT count(draft_entropy) AS drafts, avg(draft_entropy) AS entropy
-FROM drafts
+SELECT sum(known)::BIGINT AS drafts, sum(entropy) / nullif(sum(known), 0) AS entropy
+FROM draft_counts
 WHERE depth = 1
 GROUP BY depth

@@ -9,17 +9,19 @@
 -- column rounds, accepted: rounds past it, and those in which the first draft was accepted; before_: up to it
 (least_rounds, least_prompts) AS TABLE
 WITH r AS (
-    SELECT r.host, r.pid, r.request_seq, coalesce(q.prompt_hash, concat_ws('/', r.host, r.pid, r.request_seq)) AS prompt,
-           r.position, r.accepted > 0 AS a, min(r.position) OVER request AS first,
-           max(r.position) OVER () // 64 + 1 AS step
-    FROM rounds r LEFT JOIN requests q ON q.host = r.host AND q.pid = r.pid AND q.request_seq = r.request_seq
-    WHERE r.drafted > 0 AND r.accepted IS NOT NULL AND r.position IS NOT NULL
-    WINDOW request AS (PARTITION BY r.host, r.pid, r.request_seq)
+    SELECT host, pid, request_seq, position, accepted > 0 AS a
+    FROM rounds WHERE drafted > 0 AND accepted IS NOT NULL AND position IS NOT NULL
+),
+widths AS (SELECT max(position) // 64 + 1 AS step FROM r),
+counts AS (
+    SELECT host, pid, request_seq, position // step AS bucket, step, min(position) AS lowest, count(*) AS n,
+           count(*) FILTER (WHERE a) AS a
+    FROM r, widths GROUP BY ALL
 ),
 b AS (
-    SELECT host, pid, request_seq, prompt, first, position // step AS bucket, any_value(step) AS step, count(*) AS n,
-           count(*) FILTER (WHERE a) AS a
-    FROM r GROUP BY ALL
+    SELECT c.host, c.pid, c.request_seq, coalesce(q.prompt_hash, concat_ws('/', c.host, c.pid, c.request_seq)) AS prompt,
+           min(c.lowest) OVER (PARTITION BY c.host, c.pid, c.request_seq) AS first, c.bucket, c.step, c.n, c.a
+    FROM counts c LEFT JOIN requests q ON q.host = c.host AND q.pid = c.pid AND q.request_seq = c.request_seq
 ),
 edges AS (SELECT DISTINCT bucket * step AS edge, step FROM b),
 crossing AS (

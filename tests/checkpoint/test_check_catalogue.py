@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from eagletrace.check import check
+from eagletrace.checkpoint import CheckpointError
 from eagletrace.lab.faults import CASES, materialize
 from eagletrace.lab.faults.case import Case, draft_folder
 
@@ -35,7 +36,7 @@ def only_files(case: Case) -> bool:
 
 
 FAULTS = [c for c in CASES.values() if c.kind == "fault" and only_files(c) and c.pair == "llama"]
-CONTROLS = [c for c in CASES.values() if c.kind == "control" and c.pair == "llama"]
+CONTROLS = [c for c in CASES.values() if c.kind == "control" and c.pair == "llama" and c.variant != "standalone"]
 
 
 def checked(case: Case, tmp_path: Path) -> tuple[list[str], set[str]]:
@@ -68,6 +69,26 @@ def test_a_control_has_no_cause(case: Case, tmp_path: Path) -> None:
 def test_what_only_a_replay_tells_is_an_alarm_where_files_hint_at_it(name: str, tmp_path: Path) -> None:
     _, alarms = checked(CASES[name], tmp_path)
     assert alarms & {"rope.settings", "embed.replaced"}
+
+
+def test_a_draft_model_of_its_own_is_not_checked_and_the_message_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a language model of its own, which STANDALONE serves"):
+        checked(CASES["standalone-healthy"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mtp-healthy", "mtp-in-target"])
+def test_a_layer_of_multi_token_prediction_has_no_cause(name: str, tmp_path: Path) -> None:
+    prepared = materialize(CASES[name], PAIR.parent / "kimi", tmp_path)
+    result = check(prepared.draft, prepared.target, CASES[name].engine)
+    assert result.causes == ()
+    assert {c.id: c.status for c in result.checks}["weights.not_loaded"] == "unknown"  # its names have no rules here
+
+
+def test_a_layer_under_another_number_than_its_class_looks_for_is_named(tmp_path: Path) -> None:
+    prepared = materialize(CASES["mtp-layer-number"], PAIR.parent / "kimi", tmp_path)
+    result = check(prepared.draft, prepared.target, "sglang==0.5.23")
+    assert [cause.id for cause in result.causes] == ["weights.not_loaded"]
+    assert "what begins with model.layers.10.: 42 tensors of the layer" in result.causes[0].evidence[0].text
 
 
 def test_two_faults_at_once_are_both_named(tmp_path: Path) -> None:

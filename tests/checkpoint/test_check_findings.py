@@ -123,6 +123,8 @@ WRONG: dict[str, Wrong] = {
     "fc.norm": Wrong("fc.norm_mismatch", setting("input_norm.weight", np.ones(3 * HIDDEN, dtype=np.float32))),
     "recurrence.settings": Wrong("recurrence.hidden", config={"norm_output": True}, engine="0.5.9"),
     "weights.not_loaded": Wrong("weights.not_loaded", renamed),
+    "weights.layers": Wrong("weights.not_loaded", config={"num_hidden_layers": 1},
+                            base={**LLAMA, "num_hidden_layers": 2}),
     "weights.missing": Wrong("weights.missing", without("v_proj")),
     "weights.shapes": Wrong("weights.not_loaded", setting(Q, np.eye(HIDDEN, dtype=np.float32))),
     "weights.neutral": Wrong(None, without("hidden_norm")),
@@ -197,6 +199,17 @@ def test_a_right_draft_is_quiet(tmp_path: Path, engine: str) -> None:
     assert result.verdict == "healthy" and not alarms(result) and not result.notes
     statuses = {c.id: c.status for c in result.checks}
     assert "unknown" not in statuses.values(), statuses
+
+
+def test_a_norm_that_later_layers_never_read_is_not_missed(tmp_path: Path) -> None:
+    """The class has a norm of the embedding in every layer, and reads it in the first alone."""
+    two, idle = {**LLAMA, "num_hidden_layers": 2}, "layers.1.input_layernorm.weight"
+    draft, target = made(tmp_path, Wrong(None, lambda t: {k: v for k, v in t.items() if k != idle}, base=two))
+    assert idle in tensors(two)
+    result = check(draft, target, "0.5.23")
+    assert result.verdict == "healthy" and not alarms(result)
+    draft, target = made(tmp_path / "other", Wrong(None, without("layers.1.hidden_norm"), base=two))
+    assert alarms(check(draft, target, "0.5.23")) == {"weights.neutral"}
 
 
 def test_without_a_target_it_says_what_to_give(tmp_path: Path) -> None:

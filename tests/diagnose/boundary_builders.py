@@ -73,6 +73,27 @@ def parameter(name: str, **changes: Any) -> Synthetic:
     return run
 
 
+def layers_left(*left: int, built: int = 1, idle: str = "") -> Synthetic:
+    """Decoder layers in the file alone, by number, and of those built one norm that no tensor wrote."""
+    run = Synthetic(rounds=0)
+    for number in range(1, built):
+        for norm in ("input_layernorm", "hidden_norm"):
+            name = f"model.layers.{number}.{norm}.weight"
+            seen = {"elements_loaded": 0, "checkpoint_keys": [], "constant": 1.0} if norm == idle else {}
+            run.params[name] = {**run.params["model.norm.weight"], "name": name, **seen}
+    for number in left:
+        for part in ("o_proj", "q_proj"):
+            run.dropped(f"layers.{number}.self_attn.{part}.weight", [HIDDEN, HIDDEN])
+    return run
+
+
+def target_alone() -> Synthetic:
+    run = Synthetic(rounds=0)
+    for row in run.params.values():
+        row["side"] = "target"
+    return run
+
+
 def middling(fails: Callable[[Row], bool]) -> Synthetic:
     """A kind of round at half the rate of the others."""
     return failing(fails, 0.36, rounds=1600)
@@ -314,11 +335,11 @@ def one_seen() -> Synthetic:
     return run
 
 
-def zero_bias() -> Synthetic:
+def fc_bias(**columns: Any) -> Synthetic:
     run = Synthetic(rounds=0)
     name = "model.fc.bias"
-    run.params[name] = {**run.params["model.norm.weight"], "name": name, "constant": 0.0, "elements_loaded": 0,
-                        "checkpoint_keys": []}  # fmt: skip
+    run.params[name] = {**run.params["model.norm.weight"], "name": name, "constant": None, "elements_loaded": 0,
+                        "checkpoint_keys": [], **columns}  # fmt: skip
     return run
 
 

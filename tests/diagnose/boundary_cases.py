@@ -276,6 +276,20 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "depth 2 dead, depth 1 weak": lambda: Synthetic(rates=(0.32, 0.0, 0.0), rounds=600, rope_shift=2),
         "depth 2 dead, depth 1 at 0.5": lambda: Synthetic(rates=(0.5, 0.0, 0.0), rounds=300),
     },
+    "weights.": {
+        "a second layer in the file": lambda: b.layers_left(1),
+        "two layers more in the file, of two built": lambda: b.layers_left(2, 3, built=2),
+        "a leftover of the layer that was built": lambda: b.layers_left(0),
+        "a leftover of the last of two layers": lambda: b.layers_left(1, built=2),
+        "a second layer, and one of its keys that fits": lambda: b.layers_left(1).unwritten(
+            f"{LAYER}.self_attn.o_proj.weight"),
+        "a second layer, counted": lambda: b.facts(b.layers_left(1), draft__config={"num_hidden_layers": 1}),
+        "layers of a draft without fc": lambda: b.facts(b.layers_left(1), draft__fc=None),
+        "no layer of a draft without fc": lambda: b.facts(draft__fc=None),
+        "parameters of the target alone": lambda: b.target_alone(),
+        "a norm of the embedding in a later layer": lambda: b.layers_left(built=2, idle="input_layernorm"),
+        "a norm of the state in a later layer": lambda: b.layers_left(built=2, idle="hidden_norm"),
+    },
     "weights. fc.norm": {
         "ended before the embeddings are shared": lambda: b.ended_before_sharing("model.embed_tokens.weight"),
         "ended, and the head has no tensor": lambda: b.ended_before_sharing("lm_head.weight"),
@@ -301,7 +315,11 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "a norm of ones that was written": lambda: b.parameter("model.norm.weight", constant=1.0),
         "a norm of ones but for one element": lambda: b.parameter(
             "model.norm.weight", constant=1.0, elements_loaded=HIDDEN - 1),
-        "a bias of zeros": lambda: b.zero_bias(),
+        "a bias of zeros": lambda: b.fc_bias(constant=0.0),
+        "a bias as it starts": lambda: b.fc_bias(rms=(AUX * HIDDEN) ** -0.5),
+        "a bias larger than it starts": lambda: b.fc_bias(rms=1.01 * (AUX * HIDDEN) ** -0.5),
+        "a small bias written in part": lambda: b.fc_bias(rms=0.01, elements_loaded=1),
+        "a bias as it starts, and a key that fits": lambda: b.fc_bias(rms=0.01).dropped("bias", [HIDDEN]),
         "a key that fits a norm of ones": lambda: b.parameter(
             "model.norm.weight", constant=1.0, elements_loaded=0, checkpoint_keys=[]).dropped("n.weight", [HIDDEN]),
         "a key that fits, and one that does not": lambda: no_v_proj().dropped(

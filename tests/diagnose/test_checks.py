@@ -115,11 +115,27 @@ def rejected_equal() -> Synthetic:
     return run
 
 
+OF_STATES = {"recurrence.depth2", "recurrence.rms", "numerics.nan_hidden", "rope.settings", "target.sibling"}
+
+
+def test_what_asks_for_the_target_s_states_or_copies_does_not_apply_to_a_language_model_of_its_own(
+    tmp_path: Path,
+) -> None:
+    alone = all_outcomes(edited(draft__family="standalone"), tmp_path / "alone", CHECKS.values())
+    eagle3 = all_outcomes(edited(draft__family="eagle3"), tmp_path / "eagle3", CHECKS.values())
+    assert {check.id for check in CHECKS.values() if check.not_for[0]} == OF_STATES
+    assert {name for name in alone if alone[name] != eagle3[name]} == OF_STATES
+    assert {(alone[name].status, alone[name].reason[:27]) for name in OF_STATES} == {
+        ("not_applicable", "a language model of its own")
+    }
+
+
 NAN_HIDDEN: Row = {"round": 1, "request_seq": 1, "stage": "draft_in", "nan_count": 2, "rms": 1.0}
 FIRES: dict[str, list[Build]] = {
     "config.algorithm": [served_as_eagle, lambda: edited(server__speculative_algorithm="STANDALONE")],
     "config.simulated": [lambda: edited(env__simulated_acceptance="2.5")],
     "weights.not_loaded": [layer_keys_0_5_9],
+    "weights.layers": [lambda: Synthetic().dropped("layers.1.self_attn.q_proj.weight", [HIDDEN, HIDDEN])],
     "weights.missing": [no_lm_head, no_v_proj],
     "weights.neutral": [no_final_norm, lambda: no_final_norm().dropped("final_norm.weight", [HIDDEN])],
     "weights.unused_keys": [extra_key],

@@ -11,8 +11,15 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from eagletrace.instrumentations.sglang import load, sharing  # noqa: E402
-from eagletrace.instrumentations.sglang.families import EAGLE, EAGLE3, Family, family_of  # noqa: E402
+from eagletrace.instrumentations.sglang import facts, file_parts, load, sharing  # noqa: E402
+from eagletrace.instrumentations.sglang.families import (  # noqa: E402
+    EAGLE,
+    EAGLE3,
+    NEXTN,
+    STANDALONE,
+    Family,
+    family_of,
+)
 
 V, H = 12, 4
 
@@ -27,8 +34,13 @@ V, H = 12, 4
         ("Qwen2ForCausalLMEagle", True, False, EAGLE),
         ("MistralForCausalLMEagle", True, False, EAGLE),
         ("LlamaForCausalLMEagle", True, True, EAGLE3),  # an EAGLE-3 draft whose config names the older class
-        ("DeepseekV3ForCausalLMNextN", False, False, None),
-        ("LlamaForCausalLM", False, False, None),
+        ("DeepseekV3ForCausalLMNextN", True, False, NEXTN),
+        ("Qwen3NextForCausalLMMTP", True, False, NEXTN),
+        ("DeepseekV3ForCausalLMNextN", False, False, None),  # its fusion layer has a name that is not known
+        ("LlamaForCausalLM", False, False, STANDALONE),
+        ("Qwen3VLForConditionalGeneration", False, False, STANDALONE),
+        ("LlamaForCausalLM", True, False, None),
+        ("LlamaForCausalLMEagle", False, False, None),
         ("SomethingElse", True, False, None),
     ],
 )
@@ -39,6 +51,46 @@ def test_a_class_has_a_family(architecture: str, fuses: bool, maps: bool, family
 def test_families_say_what_serves_them_and_what_they_are_fed() -> None:
     assert (EAGLE3.algorithm, EAGLE3.aux_states) == ("EAGLE3", True)
     assert (EAGLE.algorithm, EAGLE.aux_states) == ("EAGLE", False)
+    assert (NEXTN.algorithm, NEXTN.aux_states, NEXTN.alone) == ("EAGLE", False, False)
+    assert (STANDALONE.algorithm, STANDALONE.aux_states, STANDALONE.alone) == ("STANDALONE", False, True)
+
+
+def test_a_language_model_is_not_held_against_an_algorithm_that_is_not_known() -> None:
+    asked = ("STANDALONE", "EAGLE", "EAGLE3", "SOMETHING", None)
+    assert [STANDALONE.fitting(algorithm) for algorithm in asked] == ["STANDALONE"] * 3 + [None] * 2
+    assert [EAGLE3.fitting(algorithm) for algorithm in asked] == ["EAGLE3"] * 5
+
+
+def test_eh_proj_plays_the_part_of_fc() -> None:
+    draft = nn.ModuleDict({"model": nn.ModuleDict({"enorm": nn.Identity(), "eh_proj": nn.Linear(2 * H, H)})})
+    found = facts.fusion_layer(draft)
+    assert found is not None and found[0] == "model.eh_proj"
+    assert facts.fusion_layer(nn.ModuleDict({"lm_head": nn.Linear(H, V)})) is None
+
+
+class DeepseekV3ForCausalLMNextN(nn.Module):
+    """A class of the engine's name."""
+
+
+@pytest.mark.parametrize("draft", ["/models/target", "/models/./target", None])
+def test_in_the_target_s_own_checkpoint_all_but_the_layer_behind_its_layers_is_the_target_s(draft: str | None) -> None:
+    passed_over = file_parts.of_the_target(serving(draft), DeepseekV3ForCausalLMNextN())
+    target = ("model.embed_tokens.weight", "model.layers.9.mlp.gate.weight", "model.norm.weight", "lm_head.weight")
+    own = ("model.layers.10.eh_proj.weight", "model.layers.10.embed_tokens.weight", "mtp.layers.0.enorm.weight")
+    assert [passed_over(key) for key in target] == [True] * 4
+    assert [passed_over(key) for key in own] == [False] * 3
+
+
+def test_in_a_file_of_its_own_nothing_is_the_target_s() -> None:
+    assert not file_parts.of_the_target(serving("/models/draft"), DeepseekV3ForCausalLMNextN())("model.norm.weight")
+    assert not file_parts.of_the_target(serving("/models/target"), Model())("model.norm.weight")  # a target as draft
+
+
+def serving(draft: str | None) -> Any:
+    """A session whose target has ten layers."""
+    paths = SimpleNamespace(model_path="/models/target", speculative_draft_model_path=draft)
+    config = SimpleNamespace(hf_text_config=SimpleNamespace(num_hidden_layers=10))
+    return SimpleNamespace(server_args=paths, target_runner=SimpleNamespace(model_config=config))
 
 
 class Model(nn.Module):

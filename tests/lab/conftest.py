@@ -51,10 +51,13 @@ def write_draft(folder: Path, recipe: Recipe, outputs: int = 1) -> None:
     if recipe.feature:
         write_feature_draft(folder, recipe)
         return
+    if recipe.nextn or recipe.standalone_layers:
+        write_whole_model(folder, recipe)
+        return
     size = VOCAB if recipe.full_vocabulary else DRAFT_VOCAB
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "vocab_size": VOCAB,
-        "draft_vocab_size": size, "tie_word_embeddings": False, "num_hidden_layers": 1,
+        "draft_vocab_size": size, "tie_word_embeddings": False, "num_hidden_layers": recipe.decoder_layers,
         "rope_theta": recipe.rope_theta or 10000.0,
     }  # fmt: skip
     layer, keys = ("layers.0", LATENT_KEYS) if recipe.latent else ("midlayer", LAYER_KEYS)
@@ -77,6 +80,15 @@ def write_draft(folder: Path, recipe: Recipe, outputs: int = 1) -> None:
         tensors["input_norm.weight"] = torch.rand(3 * HIDDEN)
     if recipe.norm_output:
         config["norm_output"] = True
+    if recipe.four_states:
+        config["num_aux_hidden_states"] = 4
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [1, 4, 7, 9]}
+        tensors["fc.weight"] = torch.randn(HIDDEN, 4 * HIDDEN)
+    if recipe.fc_norm:
+        config["fc_norm"] = True
+        tensors |= {f"fc_norm.{slot}.weight": torch.rand(HIDDEN) for slot in range(4)}
+    for later in range(1, recipe.decoder_layers):
+        tensors |= {f"layers.{later}.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in LAYER_KEYS}
     write_model(folder, config, tensors)
 
 
@@ -89,6 +101,17 @@ def write_feature_draft(folder: Path, recipe: Recipe) -> None:
     tensors["fc.weight"] = torch.randn(HIDDEN, 2 * HIDDEN)
     if recipe.fc_bias:
         tensors["fc.bias"] = torch.randn(HIDDEN)
+    write_model(folder, config, tensors)
+
+
+def write_whole_model(folder: Path, recipe: Recipe) -> None:
+    """A layer of multi-token prediction, or a draft model of its own."""
+    keys = (*LATENT_KEYS, "enorm", "hnorm", "eh_proj", "shared_head.norm") if recipe.nextn else TARGET_KEYS
+    named, layers = (
+        ("DeepseekV3ForCausalLMNextN", 1) if recipe.nextn else ("LlamaForCausalLM", recipe.standalone_layers)
+    )
+    tensors = {f"model.layers.{n}.{key}.weight": torch.randn(HIDDEN, HIDDEN) for n in range(layers) for key in keys}
+    config = {"architectures": [named], "num_hidden_layers": layers, "num_nextn_predict_layers": int(recipe.nextn)}
     write_model(folder, config, tensors)
 
 
@@ -113,7 +136,10 @@ def write_pair(pair: Path, kind: str) -> Path:
         target |= {f"{prefix}.{key}.weight": torch.randn(HIDDEN, HIDDEN) for key in TARGET_KEYS}
         for norm in ("input_layernorm", "post_attention_layernorm"):
             target[f"{prefix}.{norm}.weight"] = torch.rand(HIDDEN)
-    config: dict[str, Any] = {"num_hidden_layers": LAYERS, "vocab_size": VOCAB}
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"], "num_hidden_layers": LAYERS, "vocab_size": VOCAB, "head_dim": 4,
+        "num_attention_heads": 2, "max_position_embeddings": 64, "rope_theta": 10000.0,
+    }  # fmt: skip
     if kind == "kimi":
         target = {f"language_model.{key}": value for key, value in target.items()}
         config = {"text_config": config}

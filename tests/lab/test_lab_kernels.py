@@ -27,12 +27,14 @@ def kernels() -> ModuleType:
         patch.undo()
 
 
-def dense(query: Any, key: Any, value: Any, mask: Any) -> Any:
-    """Softmax attention written out: query [Lq, Hq, D], key and value [Lk, Hkv, D]."""
+def dense(query: Any, key: Any, value: Any, mask: Any, sinks: Any = None) -> Any:
+    """Softmax attention written out: query [Lq, Hq, D], key and value [Lk, Hkv, D]; a score per head of nothing."""
     key, value = (part.repeat_interleave(HEADS // KV_HEADS, dim=1) for part in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query, key) * WIDTH**-0.5
     scores = scores.masked_fill(~mask, float("-inf"))
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(query), -1)], -1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(key)], value)
 
 
 def caches() -> tuple[Any, Any, Any]:
@@ -60,8 +62,9 @@ def test_decode_writes_its_key_and_attends_to_everything(kernels: ModuleType) ->
         torch.testing.assert_close(output[index : index + 1], expected)
 
 
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["plain", "sinks"])
 @pytest.mark.parametrize("tree", [False, True], ids=["causal", "tree"])
-def test_extend_sees_the_prefix_and_its_own_part(kernels: ModuleType, tree: bool) -> None:
+def test_extend_sees_the_prefix_and_its_own_part(kernels: ModuleType, tree: bool, sinks: Any) -> None:
     keys, values, table = caches()
     prefix, new = 6, 3
     slots = table[0, : prefix + new].long()
@@ -72,9 +75,22 @@ def test_extend_sees_the_prefix_and_its_own_part(kernels: ModuleType, tree: bool
     torch.ops.sgl_kernel.extend_attention_cpu(
         query, keys[slots[prefix:]], values[slots[prefix:]], output, keys, values, 1.0, 1.0, table, torch.tensor([0]),
         torch.tensor([prefix + new]), torch.tensor([new]), torch.tensor([0]), new, WIDTH**-0.5, 0.0, False, 0, None,
-        None, own.flatten() if tree else None, True,
+        sinks, own.flatten() if tree else None, True,
     )  # fmt: skip
-    torch.testing.assert_close(output, dense(query, keys[slots], values[slots], mask))
+    torch.testing.assert_close(output, dense(query, keys[slots], values[slots], mask, sinks))
+
+
+def test_a_sink_takes_a_share_of_a_decoded_token(kernels: ModuleType) -> None:
+    keys, values, table = caches()
+    query, sinks = torch.randn(1, HEADS, WIDTH), torch.tensor([0.5, -1.0, 2.0, 0.0])
+    output, slots = torch.empty_like(query), table[1, :7].long()
+    torch.ops.sgl_kernel.decode_attention_cpu(
+        query, keys, values, 1.0, 1.0, output, None, None, torch.tensor([0]), torch.empty(0), table, torch.tensor([1]),
+        torch.tensor([7]), WIDTH**-0.5, 0.0, False, 0, None, sinks,
+    )  # fmt: skip
+    every = torch.ones(1, 7, dtype=torch.bool)
+    torch.testing.assert_close(output, dense(query, keys[slots], values[slots], every, sinks))
+    assert not torch.allclose(output, dense(query, keys[slots], values[slots], every))
 
 
 def test_what_is_not_stood_in_for_is_refused(kernels: ModuleType) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,8 +117,8 @@ def test_an_error_while_observing_never_reaches_the_load(monkeypatch: pytest.Mon
         raise RuntimeError("no storage")
 
     class Broken(LandingMode):
-        def __init__(self, model: Any) -> None:
-            super().__init__(model)
+        def __init__(self, model: Any, passed_over: Any) -> None:
+            super().__init__(model, passed_over)
             monkeypatch.setattr(landing, "place", broken)
 
     monkeypatch.setattr("eagletrace.instrumentations.sglang.load.LandingMode", Broken)
@@ -136,6 +137,59 @@ def test_what_a_thread_loaded_is_unknown_not_missing() -> None:
     _, recorder, session = load(threaded, [("a", torch.ones(4, 2))])
     assert session.params["a"]["elements_loaded"] is None and session.params["b"]["elements_loaded"] == 0
     assert fates(recorder) == {"a": None}
+
+
+def test_what_a_pool_s_threads_load_belongs_to_its_tensors() -> None:
+    """As deepseek_weight_loader.py (0.5.23) loads: each task is run when later tensors have been handed out."""
+    go = threading.Event()
+
+    def late(model: Model, weights: Any) -> None:
+        assert go.wait(5)
+        copy(model, weights)
+
+    def pooled(model: Model, weights: Any) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(late, model, [pair]) for pair in weights if pair[0] != "unused"]
+            go.set()
+        assert [future.result() for future in futures] == [None, None]
+
+    tensors = [("a", torch.ones(4, 2, dtype=torch.float64)), ("b", torch.full((4, 2), 2.0, dtype=torch.float64))]
+    model, recorder, session = load(pooled, [*tensors, ("unused", torch.ones(4, 2))])
+    assert (model.a.eq(1).all(), model.b.eq(2).all()) == (True, True)
+    assert fates(recorder) == {"a": "loaded", "b": "loaded", "unused": "dropped"}
+    assert [session.params[name]["checkpoint_keys"] for name in "ab"] == [["a"], ["b"]]
+    assert [session.params[name]["elements_loaded"] for name in "ab"] == [8, 8]
+
+
+def test_pools_are_as_they_were_after_the_load_and_for_others_meanwhile() -> None:
+    submit, model = ThreadPoolExecutor.submit, Model()
+    mode, elsewhere = LandingMode(model), ThreadPoolExecutor(1)
+    written = torch.ones(4, 2, dtype=torch.float64)
+
+    def others() -> None:
+        elsewhere.submit(model.b.data.copy_, written).result()
+
+    with mode:
+        for _name, tensor in mode.feed([("a", written)]):
+            other = threading.Thread(target=others)
+            other.start()
+            other.join()
+            elsewhere.submit(model.a.data.copy_, tensor).result()
+        during = ThreadPoolExecutor.submit
+    assert during is not submit and ThreadPoolExecutor.submit is submit
+    assert [place["parameter"] for place in mode.keys[0].landed] == ["a"]
+    assert during(elsewhere, model.b.data.copy_, written).result() is not None
+    assert [place["parameter"] for place in mode.keys[0].landed] == ["a"]
+
+
+def test_an_error_of_a_pool_s_task_is_the_engine_s_own() -> None:
+    def failing(model: Model, weights: Any) -> None:
+        with ThreadPoolExecutor(1) as pool, pytest.raises(KeyError, match="no such parameter"):
+            for name, _ in weights:
+                pool.submit({}.__getitem__, f"no such parameter {name}").result()
+
+    _, recorder, _ = load(failing, [("a", torch.ones(4, 2))])
+    assert fates(recorder) == {"a": "dropped"}
 
 
 def test_memory_that_is_used_again_is_not_taken_for_the_first_tensor() -> None:

@@ -45,7 +45,7 @@ def test_chains_are_those_of_the_trainer(pair: str, variant: str, layers: tuple[
     for sequence in recording.sequences:
         anchors = sequence.rows
         with torch.inference_mode():
-            hidden, cache = draft.module.fc(sequence.captured[None]), AnchorCache()
+            hidden, cache = draft.module.fuse(sequence.captured[None]), AnchorCache()
             tokens, chains = sequence.tokens[None, 1:], []
             for _ in range(3):
                 hidden, logits = draft.module.step(recipe.embedding[tokens], hidden, cache)

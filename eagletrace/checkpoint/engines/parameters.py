@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from eagletrace.checkpoint.config import flag, integer, lookup
@@ -29,6 +29,8 @@ class Parameter:
     name: str
     kind: Kind
     parts: tuple[Part, ...]
+    unused: bool = False
+    """The class has it, and its forward never reads it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,7 +143,7 @@ def _layer(s: Sizes, rules: NamingRules, prefix: str, hidden: int, number: int) 
     yield _plain(f"{prefix}.mlp.down_proj.weight", (hidden, inner))
     if rules.parameters in ("llama_eagle3", "mla_eagle3"):
         yield _plain(f"{prefix}.hidden_norm.weight", (hidden,), "norm")
-        yield _plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm")
+        yield replace(_plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm"), unused=number > 0)
     elif number > 0:
         yield _plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm")
     yield _plain(f"{prefix}.post_attention_layernorm.weight", (hidden,), "norm")

@@ -35,7 +35,8 @@ CAUSES = (
         fix='Write the ids where SGLang reads them, {draft}/config.json: "eagle_config": '
         '{"eagle_aux_hidden_state_layer_ids": [...]}. SGLang takes an id as the output of that layer: to capture '
         "the input of layer k (what vLLM and speculators call k) write k - 1. DeepSeek and Kimi-K2.5 targets (from "
-        "0.5.13 on) take ids as they are, unless the first is 1: there write k.",
+        "0.5.13 on) take ids as they are, unless the first is 1: there write k. A gpt-oss (from 0.5.17 on) takes them "
+        "so if the largest is its number of layers.",
         cases=("tokenspeed#526", "sglang#25454", "sglang#32334", "SpecForge#240"),
         loss="partial",
     ),
@@ -69,7 +70,8 @@ CAUSES = (
         title="A norm before the fusion layer is ignored or applied wrongly",
         what="The draft was trained with a norm in front of `fc` (norm_before_fc, fc_norm, one norm for each aux "
         "state), and the engine leaves it out, or the other way round. For an EAGLE-1 or EAGLE-2 draft that norm is "
-        "the target's final one: it takes the target's last hidden state after it.",
+        "the target's final one: it takes the target's last hidden state after it. A layer of multi-token prediction "
+        "has two norms before `eh_proj`, one of the embedding and one of the hidden state.",
         why="The fusion layer gets inputs at another scale than in training; large channels of late layers drown "
         "the others. Acceptance drops at depth 1 and the rest follows.",
         shows="Norm weights in the checkpoint that landed nowhere; RMS at the input of `fc` for each slot; a replay "

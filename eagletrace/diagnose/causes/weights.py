@@ -10,7 +10,8 @@ CAUSES = (
         stage="wiring",
         title="Tensors of the checkpoint landed nowhere, and their parameters were never filled",
         what="The loader did not know the names in the checkpoint (layers.0.* where it expects midlayer.*, a prefix "
-        "of the trainer) and dropped them without a word.",
+        "of the trainer) and dropped them without a word; or the configuration counts fewer decoder layers than the "
+        "file has, and the rest was never built.",
         why="The parameters keep whatever the memory held, or zeros. A decoder layer of noise predicts nothing.",
         shows="Checkpoint tensors that wrote into no parameter, of the shapes of parameters that no tensor wrote.",
         fix="Rename the tensors in {draft}/model.safetensors to the names that the engine expects (for SGLang up to "

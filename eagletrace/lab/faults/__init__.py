@@ -7,9 +7,16 @@ from eagletrace.lab.faults.case import Case, Load, Prepared, Update, draft_folde
 from eagletrace.lab.faults.catalogue import FAULTS
 from eagletrace.lab.faults.controls import CONTROLS as LLAMA_CONTROLS
 from eagletrace.lab.faults.eagle1 import EAGLE1_CONTROLS
+from eagletrace.lab.faults.eagle31 import EAGLE31_CONTROLS
 from eagletrace.lab.faults.kimi import KIMI_CONTROLS
+from eagletrace.lab.faults.mtp import MTP_CONTROLS
+from eagletrace.lab.faults.other_targets import OTHER_TARGET_CONTROLS
+from eagletrace.lab.faults.standalone import STANDALONE_CONTROLS
 
-CONTROLS = (*LLAMA_CONTROLS, *EAGLE1_CONTROLS, *KIMI_CONTROLS)
+CONTROLS = (
+    *LLAMA_CONTROLS, *EAGLE1_CONTROLS, *KIMI_CONTROLS, *EAGLE31_CONTROLS, *OTHER_TARGET_CONTROLS,
+    *MTP_CONTROLS, *STANDALONE_CONTROLS,
+)  # fmt: skip
 CASES: dict[str, Case] = {entry.name: entry for entry in (*FAULTS, *CONTROLS)}
 HEALTHY = "healthy"
 HEALTHY_OF = {"llama": HEALTHY, "kimi": "kimi-healthy"}

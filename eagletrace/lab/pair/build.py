@@ -26,7 +26,7 @@ from eagletrace.lab.pair.rollout import observe, write_texts
 from eagletrace.lab.pair.settings import PAIRS, SIZES, SIZES_OF, Pair, PairSettings, Size
 from eagletrace.lab.pair.target import Progress, TargetModel, train_target
 from eagletrace.lab.pair.tokenizer import BYTE_TOKENS, train_tokenizer
-from eagletrace.lab.pair.variants import EARLY_LAYERS, RECIPES_OF
+from eagletrace.lab.pair.variants import EARLY_LAYERS, FOUR_LAYERS, RECIPES_OF
 
 OTHER_TARGET_SEED = 100
 """The target that the variant ``other_target`` is trained for has a seed so much larger."""
@@ -166,7 +166,8 @@ def draft_task(pair: Pair, name: str, target: TrainedTarget, settings: PairSetti
         size = min(size, settings.vocab_size - BYTE_TOKENS)
     kept = seen.topk(size).indices.sort().values
     layers = settings.other_layers if recipe.other_layers else settings.default_layers
-    layers = EARLY_LAYERS if recipe.early_layers else () if recipe.feature else layers
+    layers = EARLY_LAYERS if recipe.early_layers else FOUR_LAYERS if recipe.four_states else layers
+    layers = layers if recipe.aux_states else ()
     return DraftTask(name, layers, kept, recipe, list(recipes).index(name))
 
 

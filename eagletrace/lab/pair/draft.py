@@ -23,10 +23,11 @@ from eagletrace.replay.rope import Rope
 
 @dataclass
 class AnchorCache:
-    """Keys and values [batch, kv heads, anchors, head dim] of each depth so far."""
+    """Keys and values [batch, kv heads, anchors, head dim] of each depth so far; `later` are those of later layers."""
 
     keys: list[Tensor] = field(default_factory=list[Tensor])
     values: list[Tensor] = field(default_factory=list[Tensor])
+    later: dict[str, "AnchorCache"] = field(default_factory=dict[str, "AnchorCache"])
 
 
 class DraftAttention(nn.Module):
@@ -64,27 +65,29 @@ class DraftAttention(nn.Module):
 
 
 class LatentDraftAttention(nn.Module):
-    """Multi-head latent attention over the embedding and the hidden state side by side (width 2H), written out.
+    """Multi-head latent attention over states of ``width`` elements, by default the embedding and the hidden state side
+    by side (2H), written out.
 
     The modules are those of DeepSeek-V2's checkpoints; the key of a head is its own part and one rotated part for all.
     """
 
-    def __init__(self, settings: KimiSettings) -> None:
+    def __init__(self, settings: KimiSettings, width: int | None = None) -> None:
         super().__init__()
         latent, hidden, heads = settings.latent, settings.hidden_size, settings.heads
+        width = 2 * hidden if width is None else width
         self.latent, self.heads = latent, heads
         self.rope = Rope.of(rotary_config(settings), latent.rope, interleaved=True)
         self.scale = (latent.nope + latent.rope) ** -0.5 * self.rope.score_factor()
-        self.q_a_proj = nn.Linear(2 * hidden, latent.q_rank, bias=False)
+        self.q_a_proj = nn.Linear(width, latent.q_rank, bias=False)
         self.q_a_layernorm = nn.RMSNorm(latent.q_rank, settings.norm_eps)
         self.q_b_proj = nn.Linear(latent.q_rank, heads * (latent.nope + latent.rope), bias=False)
-        self.kv_a_proj_with_mqa = nn.Linear(2 * hidden, latent.kv_rank + latent.rope, bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(width, latent.kv_rank + latent.rope, bias=False)
         self.kv_a_layernorm = nn.RMSNorm(latent.kv_rank, settings.norm_eps)
         self.kv_b_proj = nn.Linear(latent.kv_rank, heads * (latent.nope + latent.value), bias=False)
         self.o_proj = nn.Linear(heads * latent.value, hidden, bias=False)
 
     def forward(self, inputs: Tensor, cache: AnchorCache) -> Tensor:
-        """``inputs`` [batch, anchors, 2H] of the next depth; appends to ``cache``; returns [batch, anchors, H]."""
+        """``inputs`` [batch, anchors, width] of the next depth; appends to ``cache``; returns [batch, anchors, H]."""
         latent, depth = self.latent, len(cache.keys)
         positions = torch.arange(inputs.shape[1]) + depth
         query = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(inputs))).unflatten(-1, (self.heads, -1))
@@ -159,7 +162,7 @@ class DraftMlp(nn.Module):
 
 
 class DraftLayer(nn.Module):
-    """The one decoder layer; the hidden state is the residual, the embedding only enters attention."""
+    """The first decoder layer; the hidden state is the residual, the embedding only enters attention."""
 
     def __init__(self, settings: PairSettings, latent: bool = False) -> None:
         super().__init__()
@@ -177,6 +180,23 @@ class DraftLayer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
+class LaterDraftLayer(nn.Module):
+    """A decoder layer after the first: an ordinary Llama's, whose first norm SGLang calls `hidden_norm`."""
+
+    def __init__(self, settings: PairSettings) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.hidden_norm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.self_attn = DraftAttention(settings, hidden)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
+        self.mlp = DraftMlp(hidden, settings.draft_intermediate_size)
+
+    def forward(self, hidden: Tensor, cache: AnchorCache) -> Tensor:
+        """The same depth of all anchors, [batch, anchors, H]."""
+        hidden = hidden + self.self_attn(self.hidden_norm(hidden), cache)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
 def draft_attention(settings: PairSettings, latent: bool) -> DraftAttention | LatentDraftAttention:
     """The attention of a draft; EagletraceError for latent attention in a pair that has no sizes for it."""
     if not latent:
@@ -187,11 +207,11 @@ def draft_attention(settings: PairSettings, latent: bool) -> DraftAttention | La
 
 
 class Draft(nn.Module):
-    """``fc`` over three target states, one decoder layer, a norm and a head of its own.
+    """``fc`` over three or more target states, decoder layers, a norm and a head of its own.
 
     Parameter names are the checkpoint's. ``embed_tokens`` is a parameter only where the draft has its own,
-    ``input_norm`` only with ``norm_before_fc``. With ``norm_output`` the normed output is fed back. What ``fc`` is
-    given is divided by ``scales`` [3H].
+    ``input_norm`` only with ``norm_before_fc``, ``fc_norm`` (one for each state) only with that flag. With
+    ``norm_output`` the normed output is fed back. What ``fc`` is given is divided by ``scales`` [states * H].
     """
 
     scales: Tensor | float = 1.0
@@ -204,24 +224,38 @@ class Draft(nn.Module):
         norm_before_fc: bool = False,
         norm_output: bool = False,
         latent: bool = False,
+        *,
+        fc_norm: bool = False,
+        states: int = 3,
+        decoder_layers: int = 1,
     ) -> None:
         super().__init__()
         hidden = settings.hidden_size
         self.norm_output = norm_output
         self.embed_tokens = nn.Embedding(settings.vocab_size, hidden) if own_embeddings else None
-        self.input_norm = nn.RMSNorm(3 * hidden, settings.norm_eps) if norm_before_fc else None
-        self.fc = nn.Linear(3 * hidden, hidden, bias=False)
+        self.input_norm = nn.RMSNorm(states * hidden, settings.norm_eps) if norm_before_fc else None
+        norms = [nn.RMSNorm(hidden, settings.norm_eps) for _ in range(states)] if fc_norm else None
+        self.fc_norm = None if norms is None else nn.ModuleList(norms)
+        self.fc = nn.Linear(states * hidden, hidden, bias=False)
         self.midlayer = DraftLayer(settings, latent)
         self.norm = nn.RMSNorm(hidden, settings.norm_eps)
         self.lm_head = nn.Linear(hidden, draft_vocab_size, bias=False)
+        self.layers = nn.ModuleDict({str(n): LaterDraftLayer(settings) for n in range(1, decoder_layers)})
 
     def fuse(self, states: Tensor) -> Tensor:
-        """States of three layers side by side [..., 3H] to [..., H]."""
-        return self.fc((states if self.input_norm is None else self.input_norm(states)) / self.scales)
+        """States of the layers side by side [..., states * H] to [..., H]."""
+        if self.input_norm is not None:
+            states = self.input_norm(states)
+        if self.fc_norm is not None:
+            slots = states.chunk(len(self.fc_norm), -1)
+            states = torch.cat([norm(slot) for norm, slot in zip(self.fc_norm, slots, strict=True)], -1)
+        return self.fc(states / self.scales)
 
     def step(self, embeddings: Tensor, hidden: Tensor, cache: AnchorCache) -> tuple[Tensor, Tensor]:
         """One depth for all anchors: the hidden state fed back [batch, anchors, H] and draft-vocabulary logits."""
         hidden = self.midlayer(embeddings, hidden, cache)
+        for number, layer in self.layers.items():
+            hidden = layer(hidden, cache.later.setdefault(number, AnchorCache()))
         normed = self.norm(hidden)
         return normed if self.norm_output else hidden, self.lm_head(normed)
 
@@ -268,6 +302,3 @@ class FeatureDraft(nn.Module):
         """One depth for all anchors: the hidden state fed back [batch, anchors, H] and logits of the vocabulary."""
         hidden = self.midlayer(self.fc(torch.cat([embeddings, hidden], -1) / self.scales), cache)
         return hidden, F.linear(hidden, self.head)
-
-
-AnyDraft = Draft | FeatureDraft

@@ -8,9 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eagletrace.lab.pair.draft import AnchorCache, AnyDraft, Draft, FeatureDraft
+from eagletrace.lab.pair.draft import AnchorCache, Draft, FeatureDraft
+from eagletrace.lab.pair.kinds import AnyDraft
+from eagletrace.lab.pair.nextn import NextNDraft
 from eagletrace.lab.pair.rollout import Rollouts
 from eagletrace.lab.pair.settings import PairSettings
+from eagletrace.lab.pair.standalone import StandaloneDraft, standalone_settings
 from eagletrace.lab.pair.target import Progress, rate_factor
 from eagletrace.lab.pair.variants import Recipe
 
@@ -54,7 +57,8 @@ def train_draft(
     recipe = task.recipe
     draft = untrained_draft(task, target, settings)
     steps = round(settings.draft_steps * recipe.steps_share)
-    draft.scales = state_scales(task, rollouts, target)
+    if isinstance(draft, Draft | FeatureDraft):
+        draft.scales = state_scales(task, rollouts, target)
     optimizers = make_optimizers(draft, settings)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, steps)) for optimizer in optimizers
@@ -73,8 +77,11 @@ def train_draft(
             shares = " ".join(f"{hit:.2f}" for hit in hits)
             progress(f"draft {task.name} step {step}: loss {loss.item():.3f}, right by depth {shares}")
     with torch.no_grad():
-        draft.fc.weight.div_(draft.scales)
-        draft.scales = 1.0
+        if isinstance(draft, Draft | FeatureDraft):
+            draft.fc.weight.div_(draft.scales)
+            draft.scales = 1.0
+        if isinstance(draft, NextNDraft):
+            draft.keep_scales(state_scales(task, rollouts, target))
         for parameter in draft.parameters():
             parameter.copy_(parameter.bfloat16().float())
     return draft.eval().requires_grad_(False)
@@ -85,15 +92,27 @@ def untrained_draft(task: DraftTask, target: FrozenTarget, settings: PairSetting
     recipe = task.recipe
     if recipe.feature:
         return FeatureDraft(settings, target.head, recipe.fc_bias)
-    return Draft(
+    if recipe.nextn:
+        return NextNDraft(settings, target.head)
+    if recipe.standalone_layers:
+        return StandaloneDraft(standalone_settings(settings), recipe.standalone_layers)
+    draft = Draft(
         settings, task.kept_tokens.numel(), recipe.own_embeddings, recipe.norm_before_fc, recipe.norm_output,
-        recipe.latent,
+        recipe.latent, fc_norm=recipe.fc_norm, states=len(task.layers), decoder_layers=recipe.decoder_layers,
     )  # fmt: skip
+    if recipe.decoder_layers > 1:  # what the first layer writes stays random, else it hardly needs the second
+        draft.midlayer.self_attn.o_proj.requires_grad_(False)
+        draft.midlayer.mlp.requires_grad_(False)
+    return draft
 
 
 def make_optimizers(draft: AnyDraft, settings: PairSettings) -> list[torch.optim.Optimizer]:
-    """Muon for ``fc`` and the matrices of the layer, AdamW for head, norms and embeddings."""
-    matrices = [draft.fc.weight, *(value for value in draft.midlayer.parameters() if value.ndim == 2)]
+    """Muon for ``fc`` and the matrices of the layers, AdamW for head, norms and embeddings."""
+    if isinstance(draft, Draft | FeatureDraft):
+        inner = [*draft.midlayer.parameters(), *(draft.layers.parameters() if isinstance(draft, Draft) else ())]
+        matrices = [draft.fc.weight, *(value for value in inner if value.ndim == 2)]
+    else:
+        matrices = draft.matrices()
     taken = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in draft.parameters() if id(parameter) not in taken]
     return [
@@ -103,17 +122,19 @@ def make_optimizers(draft: AnyDraft, settings: PairSettings) -> list[torch.optim
 
 
 def state_scales(task: DraftTask, rollouts: Rollouts, target: FrozenTarget) -> Tensor:
-    """RMS of each state that ``fc`` takes, once per column of ``fc`` [3H, or 2H].
+    """RMS of each state that ``fc`` takes, once per column of ``fc`` [states * H, or 2H].
 
     Layers differ tenfold in scale; ``fc`` is trained on states of unit RMS and divided by the scales at the end.
-    With a norm before ``fc`` it is the scale of each layer after that norm.
+    With a norm before ``fc`` it is the scale of each layer after that norm: one, where each layer has its own.
     """
     states = [rollouts.layer_inputs[layer] for layer in task.layers]
-    if task.recipe.feature:
+    if task.recipe.feature or task.recipe.nextn:
         states = [F.embedding(rollouts.tokens, target.embeddings), rollouts.final]
     squares = torch.stack([state.square().mean() for state in states])
     if task.recipe.norm_before_fc:
         squares = squares / squares.mean()
+    if task.recipe.fc_norm:
+        squares = torch.ones_like(squares)
     return squares.sqrt().repeat_interleave(states[0].shape[-1])
 
 

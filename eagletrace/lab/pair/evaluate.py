@@ -19,9 +19,12 @@ from torch import Tensor
 from transformers import DeepseekV3ForCausalLM, LlamaForCausalLM
 
 from eagletrace.errors import EagletraceError
-from eagletrace.lab.pair.draft import AnchorCache, AnyDraft, Draft, FeatureDraft
+from eagletrace.lab.pair.draft import AnchorCache, Draft, FeatureDraft
+from eagletrace.lab.pair.kinds import AnyDraft
+from eagletrace.lab.pair.nextn import NEXTN_CLASS, load_nextn
 from eagletrace.lab.pair.rollout import states_of
 from eagletrace.lab.pair.settings import KimiSettings, LatentSizes, PairSettings
+from eagletrace.lab.pair.standalone import STANDALONE_CLASS, load_standalone
 from eagletrace.lab.pair.target import TargetModel
 
 WRAPPED = "language_model."
@@ -38,7 +41,7 @@ class LoadedDraft:
     token_of: Tensor
     """Draft-vocabulary id -> target id."""
     layers: tuple[int, ...]
-    """Layers of the target whose inputs are captured, as the engine reads the config; none for an EAGLE-1 draft."""
+    """Layers of the target whose inputs are captured, as the engine reads the config; none where it captures none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def load_draft(
 ) -> LoadedDraft:
     """Reads a draft folder; layers as SGLang would choose them for a Llama target, or 0.5.23 for a Kimi-K2.5.
 
-    An EAGLE-1 draft needs ``target_head`` [vocabulary, H]; EagletraceError without it.
+    A draft of EAGLE-1 or multi-token prediction needs ``target_head`` [vocabulary, H]; EagletraceError without it.
     """
     config = json.loads((folder / "config.json").read_text())
     tensors = load_file(folder / "model.safetensors")
@@ -94,27 +97,39 @@ def load_draft(
     )
     offsets = tensors.pop("d2t", torch.zeros(config["vocab_size"], dtype=torch.int64))
     tensors.pop("t2d", None)
-    if feature := config["architectures"] == [FEATURE_CLASS]:
+    layer = {name.replace("layers.0.", "midlayer."): value.float() for name, value in tensors.items()}
+    named = config["architectures"][0]
+    if named == STANDALONE_CLASS:
+        return _without_aux(load_standalone(tensors, settings, config["num_hidden_layers"]), settings)
+    if named in (FEATURE_CLASS, NEXTN_CLASS):
         if target_head is None:
-            raise EagletraceError(f"{folder} is an EAGLE-1 draft, which drafts with the target's head: give it")
-        draft = FeatureDraft(settings, target_head, "fc.bias" in tensors)
-    else:
-        draft = Draft(
-            settings,
-            config["draft_vocab_size"],
-            "embed_tokens.weight" in tensors,
-            config.get("norm_before_fc", False),
-            config.get("norm_output", False),
-            latent,
-        )
-    draft.load_state_dict({name.replace("layers.0.", "midlayer."): value.float() for name, value in tensors.items()})
-    token_of = offsets + torch.arange(offsets.numel())
-    if feature:
-        return LoadedDraft(draft.eval().requires_grad_(False), token_of, ())
+            raise EagletraceError(f"{folder} is a {named}, which drafts with the target's head: give it")
+        if named == NEXTN_CLASS:
+            return _without_aux(load_nextn(tensors, settings, target_head), settings)
+        feature = FeatureDraft(settings, target_head, "fc.bias" in tensors)
+        feature.load_state_dict(layer)
+        return _without_aux(feature, settings)
+    draft = Draft(
+        settings,
+        config["draft_vocab_size"],
+        "embed_tokens.weight" in tensors,
+        config.get("norm_before_fc", False),
+        config.get("norm_output", False),
+        latent,
+        fc_norm=config.get("fc_norm", False),
+        states=config.get("num_aux_hidden_states", 3),
+        decoder_layers=config["num_hidden_layers"],
+    )
+    draft.load_state_dict(layer)
     ids = config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids")
     shift = 0 if kimi and ids and ids[0] != 1 else 1
     layers = tuple(layer + shift for layer in ids) if ids else settings.default_layers
-    return LoadedDraft(draft.eval().requires_grad_(False), token_of, layers)
+    return LoadedDraft(draft.eval().requires_grad_(False), offsets + torch.arange(offsets.numel()), layers)
+
+
+def _without_aux(module: AnyDraft, settings: PairSettings) -> LoadedDraft:
+    """A draft of the target's vocabulary, for which no layers are captured."""
+    return LoadedDraft(module.eval().requires_grad_(False), torch.arange(settings.vocab_size), ())
 
 
 def _latent_settings(*, config: dict[str, Any], **sizes: Any) -> KimiSettings:
@@ -126,8 +141,17 @@ def _latent_settings(*, config: dict[str, Any], **sizes: Any) -> KimiSettings:
             rope=config["qk_rope_head_dim"], value=config["v_head_dim"],
         ),
         max_positions=config["max_position_embeddings"], yarn_factor=scaling["factor"],
-        yarn_original_positions=scaling["original_max_position_embeddings"], **sizes,
+        yarn_original_positions=scaling["original_max_position_embeddings"], **_expert_sizes(config), **sizes,
     )  # fmt: skip
+
+
+def _expert_sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of experts, from the configuration of a draft that has some."""
+    names = {
+        "experts": "n_routed_experts", "experts_per_token": "num_experts_per_tok",
+        "expert_intermediate_size": "moe_intermediate_size", "routed_scaling": "routed_scaling_factor",
+    }  # fmt: skip
+    return {name: config[key] for name, key in names.items() if key in config}
 
 
 @dataclass(frozen=True)
@@ -157,7 +181,7 @@ def simulate(
     module, anchors = draft.module, texts.shape[1] - 1 - wiring.steps
     if wiring.ignore_norms and isinstance(module, Draft):
         module = copy.deepcopy(module)
-        module.input_norm, module.norm_output = None, False
+        module.input_norm, module.fc_norm, module.norm_output = None, None, False
     layers = wiring.layers or draft.layers
     states = torch.cat([inputs[layer] for layer in layers], -1) if layers else final
     hidden = final[:, :anchors] if wiring.skip_fc else module.fuse(states[:, :anchors])

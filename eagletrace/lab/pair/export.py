@@ -5,16 +5,25 @@
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eagletrace.lab.pair.draft import AnyDraft, rotary_config
+from eagletrace.lab.pair.draft import rotary_config
 from eagletrace.lab.pair.draft_training import DraftTask
 from eagletrace.lab.pair.evaluate import FEATURE_CLASS, WRAPPED
+from eagletrace.lab.pair.kinds import AnyDraft
+from eagletrace.lab.pair.nextn import NextNDraft, nextn_config, nextn_tensors
 from eagletrace.lab.pair.settings import KimiSettings, PairSettings
+from eagletrace.lab.pair.standalone import (
+    STANDALONE_CLASS,
+    StandaloneDraft,
+    standalone_settings,
+    standalone_tensors,
+)
 from eagletrace.lab.pair.target import TargetModel, text_config
 from eagletrace.lab.pair.tokenizer import BOS_ID, EOS_ID, UNKNOWN_ID, save_tokenizer
 
@@ -75,17 +84,24 @@ def kimi_config(settings: KimiSettings) -> dict[str, object]:
 def save_draft(
     draft: AnyDraft, task: DraftTask, folder: Path, settings: PairSettings, frozen_embeddings: Tensor | None = None
 ) -> None:
-    """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``, ``Eagle3DeepseekV2ForCausalLM`` or
-    ``LlamaForCausalLMEagle``.
+    """One draft in the format of SGLang's ``LlamaForCausalLMEagle3``, ``Eagle3DeepseekV2ForCausalLM``,
+    ``LlamaForCausalLMEagle``, ``DeepseekV3ForCausalLMNextN``, or as a model of its own.
 
     ``d2t`` (int64, offsets: target id minus draft id) and ``t2d`` (bool) are written where the draft vocabulary is
     smaller than the target's; the layer ids where they are not the default (see `PairSettings.layer_ids`); the layer
-    as ``midlayer.*``, a latent or EAGLE-1 one as ``layers.0.*``, as the published ones are; the norm flags where the
-    draft was trained with them; ``frozen_embeddings`` [vocabulary, hidden] as its own.
+    as ``midlayer.*``, a latent or EAGLE-1 one, and one of several, as ``layers.0.*``, as the published ones are; the
+    number of aux states where it is not three; the norm flags where the draft was trained with them;
+    ``frozen_embeddings`` [vocabulary, hidden] as its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    whole = whole_model(draft, settings)
+    if whole is not None:
+        tensors, config = whole
+        save_tensors({name: as_bfloat16(value) for name, value in tensors.items()}, folder)
+        write_json(folder / "config.json", config)
+        return
     tensors = {name: as_bfloat16(value) for name, value in draft.state_dict().items()}
-    if task.recipe.latent or task.recipe.feature:
+    if task.recipe.latent or task.recipe.feature or task.recipe.decoder_layers > 1:
         tensors = {name.replace("midlayer.", "layers.0."): value for name, value in tensors.items()}
     if frozen_embeddings is not None:
         tensors["embed_tokens.weight"] = as_bfloat16(frozen_embeddings)
@@ -96,7 +112,7 @@ def save_draft(
     save_tensors(tensors, folder)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "num_hidden_layers": 1,
+        "num_hidden_layers": task.recipe.decoder_layers,
         "intermediate_size": settings.draft_intermediate_size,
         "draft_vocab_size": kept.numel(),
         **shared_config(settings),
@@ -116,10 +132,24 @@ def save_draft(
             "eagle_aux_hidden_state_layer_ids": settings.layer_ids(task.layers),
             "use_aux_hidden_state": True,
         }
-    for flag in ("norm_before_fc", "norm_output"):
+    if task.recipe.four_states:
+        config["num_aux_hidden_states"] = len(task.layers)
+    for flag in ("norm_before_fc", "norm_output", "fc_norm"):
         if getattr(task.recipe, flag):
             config[flag] = True
     write_json(folder / "config.json", config)
+
+
+def whole_model(draft: AnyDraft, settings: PairSettings) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and ``config.json`` of a draft that is made like a target: of its layers, or of one more of them; None
+    for the others."""
+    if isinstance(draft, NextNDraft) and isinstance(settings, KimiSettings):
+        return nextn_tensors(draft), nextn_config(settings)
+    if isinstance(draft, StandaloneDraft):
+        settings = standalone_settings(settings)
+        sizes = {"num_hidden_layers": len(draft.layers), "intermediate_size": settings.draft_intermediate_size}
+        return standalone_tensors(draft), {"architectures": [STANDALONE_CLASS], **sizes, **shared_config(settings)}
+    return None
 
 
 def latent_config(settings: KimiSettings) -> dict[str, object]:

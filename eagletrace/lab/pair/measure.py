@@ -19,6 +19,7 @@ from eagletrace.lab.pair.corpus import held_out_text
 from eagletrace.lab.pair.draft import Draft
 from eagletrace.lab.pair.evaluate import LoadedDraft, Wiring, load_draft, load_target, simulate
 from eagletrace.lab.pair.rollout import continue_greedily
+from eagletrace.lab.pair.standalone import StandaloneDraft
 from eagletrace.lab.pair.target import TargetModel, sample_windows
 
 PROMPT_LENGTH, NEW_TOKENS = 48, 112
@@ -82,15 +83,18 @@ def wrong_wirings(target: TargetModel, draft: LoadedDraft) -> dict[str, Wiring]:
     """What can be done to a draft wrongly."""
     last: int = target.config.num_hidden_layers
     module = draft.module
+    if isinstance(module, StandaloneDraft):
+        return {}
     if not isinstance(module, Draft):
         return {"target's states before its final norm": Wiring(layers=(last,))}
-    wrongly = {
-        "default layers": Wiring(layers=(2, last // 2, last - 3)),
+    default = (2, last // 2, last - 3)
+    wrongly = {"default layers": Wiring(layers=default)} if len(draft.layers) == len(default) else {}
+    wrongly |= {
         "first and last layer swapped": Wiring(layers=draft.layers[::-1]),
         "target's normed output instead of fc": Wiring(skip_fc=True),
         "target's embeddings": Wiring(target_embeddings=True),
     }
-    if module.input_norm is not None or module.norm_output:
+    if module.input_norm is not None or module.fc_norm is not None or module.norm_output:
         wrongly["norm flags ignored"] = Wiring(ignore_norms=True)
     if draft.token_of.numel() == target.config.vocab_size:
         wrongly["target's head"] = Wiring(target_head=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 EARLY_LAYERS = (1, 2, 3)
+FOUR_LAYERS = (2, 5, 8, 10)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,22 @@ class Recipe:
     """EAGLE-1: `fc` takes the embedding and the target's last hidden state; the head is the target's."""
     fc_bias: bool = False
     """`fc` of an EAGLE-1 draft has a bias."""
+    four_states: bool = False
+    """`FOUR_LAYERS` are fused: one aux state more than SGLang captures by default."""
+    fc_norm: bool = False
+    """Each aux state passes an RMSNorm with weights of its own before `fc`."""
+    decoder_layers: int = 1
+    """Those after the first are given the hidden state alone, without the embedding; what the first of several writes
+    is left random, so that the others are needed."""
+    nextn: bool = False
+    """A layer of multi-token prediction; the head is the target's."""
+    standalone_layers: int = 0
+    """A draft model of its own with so many layers, which is given tokens alone."""
+
+    @property
+    def aux_states(self) -> bool:
+        """Whether the states of several target layers are fused."""
+        return not (self.feature or self.nextn or self.standalone_layers)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -56,12 +73,15 @@ RECIPES: dict[str, Recipe] = {
     "early_layers": Recipe(early_layers=True, rope_theta=100.0),
     "eagle1": Recipe(feature=True, full_vocabulary=True, fc_bias=True),
     "eagle1_no_bias": Recipe(feature=True, full_vocabulary=True),
+    "eagle31": Recipe(four_states=True, fc_norm=True, norm_output=True, decoder_layers=2),
+    "standalone": Recipe(standalone_layers=2, full_vocabulary=True),
 }
 KIMI_RECIPES: dict[str, Recipe] = {
     "default": Recipe(),
     "latent": Recipe(latent=True),
     "other_layers": Recipe(other_layers=True),
     "latent_full_vocab": Recipe(latent=True, full_vocabulary=True),
+    "multi_token": Recipe(nextn=True, full_vocabulary=True),
 }
 RECIPES_OF: Mapping[str, Mapping[str, Recipe]] = {"llama": RECIPES, "kimi": KIMI_RECIPES}
 """Pair -> variant -> recipe."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eagletrace.replay.changes.edits import OneSlot
-from eagletrace.replay.changes.intended import APART
+from eagletrace.replay.changes.intended import APART, later_norms
 from eagletrace.replay.changes.model import Change, applied
 from eagletrace.replay.material import Material
 from eagletrace.replay.recipe import CAPTURED, Recipe
@@ -26,7 +26,9 @@ def departures(material: Material, recording: Recording, recipe: Recipe) -> list
     wiring = [*_capture(material, recording, recipe), *_head(material, recipe), *_map(material, recipe)]
     if _algorithm_differs(material) and wiring:
         wiring = [_together("config.algorithm_mismatch", wiring)]
-    return [*wiring, *_weights(material), *_embedding(material, recipe), *_positions(recording)]
+    return [
+        *wiring, *_built(material), *_weights(material, recipe), *_embedding(material, recipe), *_positions(recording),
+    ]  # fmt: skip
 
 
 def _algorithm_differs(material: Material) -> bool:
@@ -78,14 +80,27 @@ def _as_captured(recipe: Recipe, *, fc: bool) -> Recipe:
     return replace(recipe, layers=CAPTURED, apply_fc=fc)
 
 
-def _weights(material: Material) -> list[Change]:
+def _built(material: Material) -> list[Change]:
+    """Another number of decoder layers than the file has: later ones landed nowhere."""
+    built, filed = material.layers_built, material.architecture.layers
+    if built is None or built >= filed:
+        return []
+    text = f"{built} of the file's {filed} decoder layers served: the tensors of the others landed nowhere"
+    shape = replace(material.architecture, layers=built)
+    return [Change("weights.not_loaded", text, lambda r: replace(r, architecture=shape), "layers built")]
+
+
+def _weights(material: Material, recipe: Recipe) -> list[Change]:
     """Parameters that hold other values than the file's tensors, one change for each reason.
 
     What the file lacks altogether is no departure: there is nothing to compare it with. A bias is: the draft has none.
+    A norm of a later layer that the file has under another library's name is compared with that.
     """
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in material.served.items():
         filed = material.filed.get(name)
+        if filed is None and name in later_norms(material):
+            filed = recipe.tensors[name]
         if filed is None and name.endswith(".bias"):
             filed = torch.zeros_like(value)
         if name in APART or filed is None or _same(value, filed):

@@ -48,8 +48,8 @@ def _recurrence(recipe: Recipe) -> list[Change]:
         "difference": "depth 2 and deeper are fed what the draft's layer added, without the residual",
         "fused": "depth 2 and deeper are fed the fused target states again",
     }
-    if recipe.architecture.feature:
-        del fed["normed"]  # it has no final norm
+    if recipe.architecture.final_norm is None:
+        del fed["normed"]
     changes = [_recurrent(kind, text) for kind, text in fed.items()]
     if recipe.architecture.norm_before_residual:
         text = "the first layer's residual is the hidden state before its norm (norm_before_residual is not read)"

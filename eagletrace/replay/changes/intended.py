@@ -15,17 +15,15 @@ APART = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 def intended(material: Material, recording: Recording) -> Recipe:
     """Embeddings are the target's (a draft is trained on them), `d2t` holds offsets, the head is the file's.
 
-    The head of an EAGLE-1 draft is the target's, or its rows of the token map that the server was given. A tensor that
-    the file lacks is taken as it was served, so that the rest can be judged; a bias that it lacks the draft had not.
+    The head of an EAGLE-1 draft, and of multi-token prediction, is the target's, or its rows of the token map that the
+    server was given. A tensor that the file lacks is taken as it was served, so that the rest can be judged; a bias
+    that it lacks the draft had not.
     """
     tensors = {name: value for name, value in material.filed.items() if name not in APART}
     for name, value in material.served.items():
         if name not in tensors and name not in APART and not name.endswith(".bias"):
             tensors[name] = value
-    for layer in range(1, material.architecture.layers):  # speculators calls the norm of later layers input_layernorm
-        own, other = (f"layers.{layer}.{name}.weight" for name in ("hidden_norm", "input_layernorm"))
-        if own not in material.filed and other in material.filed:
-            tensors[own] = material.filed[other]
+    tensors |= {own: material.filed[other] for own, other in later_norms(material).items()}
     feature, token_map = material.architecture.feature, material.token_map
     if feature:
         head = material.target_head if token_map is None else material.target_head[token_map]
@@ -39,8 +37,17 @@ def intended(material: Material, recording: Recording) -> Recipe:
         head=head,
         token_of=token_map if feature else offsets(material.filed.get("d2t")),
         layers=CAPTURED if feature else intended_layers(material, recording),
-        apply_fc="fc.weight" in tensors,
+        apply_fc=f"{material.architecture.fusion}.weight" in tensors,
     )
+
+
+def later_norms(material: Material) -> dict[str, str]:
+    """The norms of later layers that the file has under speculators' name: the engine's name -> that of the file."""
+    names = [
+        (f"layers.{layer}.hidden_norm.weight", f"layers.{layer}.input_layernorm.weight")
+        for layer in range(1, material.architecture.layers)
+    ]
+    return {own: other for own, other in names if own not in material.filed and other in material.filed}
 
 
 def offsets(d2t: Tensor | None) -> Tensor | None:

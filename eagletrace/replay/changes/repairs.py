@@ -53,12 +53,12 @@ def _layers(material: Material, recording: Recording, recipe: Recipe) -> list[Ch
         lists.setdefault((2, count // 2, count - 3), "the engine's default layers")
     for shift in SHIFTS if now else ():
         lists.setdefault(tuple(i + shift for i in now), f"{[i + shift for i in now]}, shifted by {shift}")
-    for order in permutations(now) if len(now) <= 3 else ():
+    for order in permutations(now) if len(now) <= 3 else (now[::-1],):
         lists.setdefault(order, f"{list(order)}, in another order")
     return [
         _other_layers(layers, f"aux states of layers {text} instead of {list(now) or 'those captured'}")
         for layers, text in lists.items()
-        if layers != now and recorded(recording, layers)
+        if layers != now and len(layers) == recipe.architecture.aux_count and recorded(recording, layers)
     ]
 
 

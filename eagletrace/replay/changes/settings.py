@@ -45,11 +45,12 @@ def rotary(material: Material, recipe: Recipe, *, served: bool) -> list[Change]:
 
 
 def norms(material: Material, recipe: Recipe, *, served: bool) -> list[Change]:
-    """The norm flags the other way round: before `fc`, of each aux state, of the state handed on; EAGLE-1 has none."""
+    """The norm flags the other way round: before `fc`, of each aux state, of the state handed on; EAGLE-1 has none. Of
+    multi-token prediction, the norms before `eh_proj` the other way round."""
     shape = recipe.architecture
-    if shape.feature:
-        return []
     verb = "served " if served else ""
+    if shape.feature:
+        return [_exchanged(verb, recipe)] if shape.nextn else []
     changes: list[Change] = []
     if shape.norm_before_fc or "input_norm.weight" in recipe.tensors or not served:
         what = "without" if shape.norm_before_fc else "with"
@@ -69,6 +70,15 @@ def norms(material: Material, recipe: Recipe, *, served: bool) -> list[Change]:
         changes.append(_shaped("recurrence.hidden", text, "recurrence", norm_output=not shape.norm_output))
     del material
     return changes
+
+
+def _exchanged(verb: str, recipe: Recipe) -> Change:
+    """The norms of embedding and hidden state in each other's place."""
+    one, other = (f"layers.0.{name}.weight" for name in ("enorm", "hnorm"))
+    found = {name: value for name, value in ((one, recipe.tensors.get(other)), (other, recipe.tensors.get(one)))
+             if value is not None}  # fmt: skip
+    text = f"{verb}with enorm and hnorm exchanged" if verb else "enorm and hnorm, the norms before eh_proj, exchanged"
+    return Change("fc.norm_mismatch", text, lambda r: r.with_tensors(found), "norm")
 
 
 def vocabulary(material: Material, recipe: Recipe) -> list[Change]:

@@ -37,9 +37,9 @@ _TYPES = {
     "list<int64>": "ARRAY<BIGINT>",
 }  # fmt: skip
 HELD = frozenset({
-    "all_requests", "aux_layers", "contract", "depth_rates", "draft_params", "dropped_keys", "dropped_rows",
-    "first_draft_entropy", "first_draft_tokens", "hooks", "late_from", "position_stats", "rank_facts", "rope_offsets",
-    "round_counts", "round_kinds", "round_split_pairs", "round_splits", "rounds",
+    "all_requests", "aux_layers", "contract", "depth_rates", "draft_counts", "draft_params", "dropped_keys",
+    "dropped_rows", "first_draft_entropy", "first_draft_tokens", "hooks", "late_from", "position_stats", "rank_facts",
+    "rope_offsets", "round_counts", "round_kinds", "round_split_pairs", "round_splits", "rounds",
 })  # fmt: skip
 """Views that many queries read, or that read others more than once."""
 _SETTINGS = {

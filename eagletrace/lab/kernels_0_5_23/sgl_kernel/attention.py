@@ -2,8 +2,8 @@
 """The two attention ops of SGLang's ``intel_amx`` backend (0.5.23: srt/layers/attention/intel_amx_backend.py).
 
 ``torch.ops.sgl_kernel.decode_attention_cpu`` and ``extend_attention_cpu``, computed with torch's
-scaled_dot_product_attention, one request at a time. Left out, as a dense Llama does not use them:
-logit caps, sliding windows, cross attention, sinks, scaled (fp8) caches; asking for one raises.
+scaled_dot_product_attention, one request at a time. Left out, as the lab's models do not use them:
+logit caps, sliding windows, cross attention, scaled (fp8) caches; asking for one raises.
 """
 
 import torch
@@ -33,17 +33,29 @@ def register() -> None:
     _library.impl("extend_attention_cpu", extend_attention, "CPU")
 
 
-def _refuse_unsupported(logit_cap: float, is_cross: bool, sliding_window: int, sinks: torch.Tensor | None) -> None:
-    if logit_cap > 0 or is_cross or sliding_window > 0 or sinks is not None:
-        raise NotImplementedError(
-            "the lab's attention stand-in has no logit cap, cross attention, sliding window or sinks"
-        )
+def _refuse_unsupported(logit_cap: float, is_cross: bool, sliding_window: int) -> None:
+    if logit_cap > 0 or is_cross or sliding_window > 0:
+        raise NotImplementedError("the lab's attention stand-in has no logit cap, cross attention or sliding window")
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float, mask: torch.Tensor | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    mask: torch.Tensor | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention of one request: query [Lq, Hq, D], key and value [Lk, Hkv, D] -> [Lq, Hq, Dv]."""
+    """Attention of one request: query [Lq, Hq, D], key and value [Lk, Hkv, D] -> [Lq, Hq, Dv].
+
+    A head's sink [Hq] is one more score in its softmax, which has no value.
+    """
+    if sinks is not None:
+        key, value = torch.cat([key, torch.zeros_like(key[:1])]), torch.cat([value, torch.zeros_like(value[:1])])
+        scores = sinks.to(query.dtype)[:, None, None].expand(-1, len(query), -1)
+        seen = torch.zeros(len(sinks), len(query), len(key) - 1, dtype=query.dtype)
+        seen = seen if mask is None else seen.masked_fill(~mask, float("-inf"))
+        mask = torch.cat([seen, scores], -1)
     output = F.scaled_dot_product_attention(
         query.transpose(0, 1)[None],
         key.transpose(0, 1)[None].to(query.dtype),
@@ -77,13 +89,15 @@ def decode_attention(
     sinks: torch.Tensor | None,
 ) -> None:
     """One query token per request; writes the new key and value into the cache first."""
-    _refuse_unsupported(logit_cap, is_cross, sliding_window, sinks)
+    _refuse_unsupported(logit_cap, is_cross, sliding_window)
     if key is not None and value is not None:
         key_cache[loc.long()] = key.view(-1, *key_cache.shape[1:]).to(key_cache.dtype)
         value_cache[loc.long()] = value.view(-1, *value_cache.shape[1:]).to(value_cache.dtype)
     for row, (pool_row, length) in enumerate(zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=False)):
         slots = req_to_token[pool_row, :length].long()
-        output[row : row + 1] = _attend(query[row : row + 1], key_cache[slots], value_cache[slots], scaling, None)
+        output[row : row + 1] = _attend(
+            query[row : row + 1], key_cache[slots], value_cache[slots], scaling, None, sinks
+        )
 
 
 def extend_attention(
@@ -115,7 +129,7 @@ def extend_attention(
     As in the compiled op, the prefix is read from the cache and the new part from the arguments:
     an MLA model prefills with keys and values wider than its latent cache.
     """
-    _refuse_unsupported(logit_cap, is_cross, sliding_window, sinks)
+    _refuse_unsupported(logit_cap, is_cross, sliding_window)
     mask_start = 0
     for pool_row, length, new, start in zip(
         req_pool_indices.tolist(), seq_lens.tolist(), extend_lens.tolist(), extend_starts.tolist(), strict=False
@@ -139,4 +153,4 @@ def extend_attention(
             mask = torch.cat([torch.ones(new, prefix, dtype=torch.bool), tree], 1)
         elif is_causal:
             mask = torch.ones(new, length, dtype=torch.bool).tril(prefix)
-        output[start : start + new] = _attend(query[start : start + new], keys, values, scaling, mask)
+        output[start : start + new] = _attend(query[start : start + new], keys, values, scaling, mask, sinks)

@@ -1,0 +1,91 @@
+"""A draft model of its own on SGLang's `StandaloneWorkerV2`: traced and diagnosed; it is not replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from diagnosed import Diagnosed, command, diagnosed, named
+
+from eagletrace.lab.pair import prompts, shipped_pair
+from eagletrace.lab.run import PROMPTS
+from eagletrace.store import open_run
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+TARGET, TEXTS = shipped_pair() / "target", 4
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
+    """Served as it was trained."""
+    return diagnosed("standalone-healthy", tmp_path_factory.mktemp("healthy"))
+
+
+def facts_of(served: Diagnosed) -> dict[str, Any]:
+    assert served.result.run is not None
+    with open_run(served.result.run) as run:
+        return {key: json.loads(actual or "null") for key, actual in run.execute("SELECT key, actual FROM contract")}
+
+
+def statuses(diagnosis: dict[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in diagnosis["checks"]}
+
+
+def test_a_model_served_right_is_healthy_and_its_counts_are_the_engine_s(healthy: Diagnosed) -> None:
+    result, diagnosis, status = healthy
+    assert (diagnosis["verdict"], diagnosis["causes"], status) == ("healthy", [], 0)
+    assert result.accept_length is not None and result.accept_length > 1.8
+    assert statuses(diagnosis)["metric.engine_counts"] == "ok"
+    assert result.run is not None
+    with open_run(result.run) as run:
+        ((rounds, accepted),) = run.execute("SELECT count(*), sum(accepted) FROM rounds")
+        ((ranked, first),) = run.execute(
+            "SELECT count(draft_rank_of_target_token), count(*) FILTER (WHERE draft_rank_of_target_token = 1) "
+            "FROM verifies WHERE depth = 1 AND accepted"
+        )
+    assert rounds == sum(answer.rounds for answer in result.answers)
+    assert accepted == sum(answer.meta_info["spec_num_correct_drafts"] for answer in result.answers)
+    assert ranked == first > 0
+
+
+def test_tokens_are_what_the_target_says_without_an_engine(healthy: Diagnosed) -> None:
+    from tokenizers import Tokenizer
+
+    from eagletrace.lab.pair.evaluate import load_target
+    from eagletrace.lab.pair.rollout import continue_greedily
+
+    model, tokenizer = load_target(TARGET), Tokenizer.from_file(str(TARGET / "tokenizer.json"))
+    for prompt, answer in zip(prompts(PROMPTS), healthy.result.answers[:TEXTS], strict=False):
+        ids = torch.tensor([tokenizer.encode(prompt).ids])
+        said = continue_greedily(model, ids, ids.shape[1] + len(answer.output_ids))
+        assert said[0, ids.shape[1] :].tolist() == answer.output_ids
+
+
+def test_facts_are_those_of_the_family(healthy: Diagnosed) -> None:
+    facts = facts_of(healthy)
+    assert (facts["draft.architecture"], facts["draft.family"]) == ("LlamaForCausalLM", "standalone")
+    assert facts["server.speculative_algorithm"] == "STANDALONE"
+    assert facts["server.worker"] == "StandaloneWorkerV2"
+    assert (facts["draft.fc"], facts["forward.target_hidden_width"], facts["forward.draft_input_width"]) == (None,) * 3
+    assert facts["embed.shared_with_target"] is False and facts["head.shared_with_target"] is False
+
+
+def test_checks_that_do_not_apply_say_so(healthy: Diagnosed) -> None:
+    found = statuses(healthy.diagnosis)
+    prefixes = ("aux.", "fc.", "vocab.d2t", "recurrence.")
+    assert {found[check] for check in found if check.startswith(prefixes)} == {"not_applicable"}
+
+
+def test_a_replay_says_that_there_is_none(healthy: Diagnosed) -> None:
+    refused = command("replay", healthy.result)
+    assert refused.returncode == 3
+    assert "language model of its own" in refused.stderr
+
+
+def test_served_as_an_eagle_draft_it_is_named(tmp_path: Path) -> None:
+    name = "standalone-served-as-eagle"
+    found = diagnosed(name, tmp_path)
+    named(name, found.result, found.diagnosis, dies=True)
