@@ -13,6 +13,7 @@ from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.matrix import ALL_LAYERS
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.run import LabResult, lab_run
+from eagletrace.store import Run, open_run
 
 ROUNDS = 120
 
@@ -40,6 +41,31 @@ def command(name: str, result: LabResult) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "eagletrace.cli", name, str(result.run), "--json"]
     line += ["--draft", str(result.draft), "--target", str(result.target)]
     return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def opened(served: Diagnosed) -> Run:
+    """The run that a case left."""
+    assert served.result.run is not None
+    return open_run(served.result.run)
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """What `contract` says, by key."""
+    return {key: json.loads(actual or "null") for key, actual in run.execute("SELECT key, actual FROM contract")}
+
+
+def status_of(diagnosis: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Status of each check whose id begins so."""
+    return {check["id"]: check["status"] for check in diagnosis["checks"] if check["id"].startswith(prefix)}
+
+
+def assert_counts_are_the_engine_s(result: LabResult) -> None:
+    """Rounds and accepted drafts of the trace are those that the engine reported."""
+    assert result.run is not None
+    with open_run(result.run) as run:
+        ((rounds, accepted),) = run.execute("SELECT count(*), sum(accepted) FROM rounds")
+    assert rounds == sum(answer.rounds for answer in result.answers) > 0
+    assert accepted == sum(answer.meta_info["spec_num_correct_drafts"] for answer in result.answers)
 
 
 def named(name: str, result: LabResult, diagnosis: dict[str, Any], *, dies: bool = False) -> None:

@@ -4,11 +4,10 @@ reference drafts what was served.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diagnosed import ROUNDS
+from diagnosed import ROUNDS, facts_of
 
 from eagletrace.diagnose import Diagnosis, diagnose
 from eagletrace.lab.load import LoadOptions
@@ -39,17 +38,7 @@ def judged(name: str, folder: Path) -> Judged:
     result = lab_run(ServeOptions(fault=name, dir=folder, level="tensors"), LoadOptions(rounds=ROUNDS))
     assert result.run is not None, result.reason
     with open_run(result.run) as run:
-        facts = {key: json.loads(actual or "null") for key, actual in run.execute("SELECT key, actual FROM contract")}
-        return Judged(result, diagnose(run), facts)
-
-
-def assert_counts_are_the_engine_s(result: LabResult) -> None:
-    """Rounds and accepted drafts of the trace are those that the engine reported."""
-    assert result.run is not None
-    with open_run(result.run) as run:
-        ((rounds, accepted),) = run.execute("SELECT count(*), sum(accepted) FROM rounds")
-    assert rounds == sum(answer.rounds for answer in result.answers) > 0
-    assert accepted == sum(answer.meta_info["spec_num_correct_drafts"] for answer in result.answers)
+        return Judged(result, diagnose(run), facts_of(run))
 
 
 def assert_reproduced(result: LabResult) -> None:

@@ -6,15 +6,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from diagnosed import ROUNDS, Diagnosed, command, diagnosed, named, proved
+from diagnosed import (
+    ROUNDS,
+    Diagnosed,
+    assert_counts_are_the_engine_s,
+    command,
+    diagnosed,
+    facts_of,
+    named,
+    opened,
+    proved,
+    status_of,
+)
 
 from eagletrace.lab.load import LoadOptions, accept_length
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.run import lab_run
-from eagletrace.store import Run, open_run
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -37,28 +46,12 @@ def outputs(served: Diagnosed) -> list[list[int]]:
     return [answer.output_ids for answer in served.result.answers]
 
 
-def opened(served: Diagnosed) -> Run:
-    assert served.result.run is not None
-    return open_run(served.result.run)
-
-
-def facts_of(run: Run) -> dict[str, Any]:
-    return {key: json.loads(actual or "null") for key, actual in run.execute("SELECT key, actual FROM contract")}
-
-
-def status_of(diagnosis: dict[str, Any], prefix: str) -> dict[str, str]:
-    return {check["id"]: check["status"] for check in diagnosis["checks"] if check["id"].startswith(prefix)}
-
-
 def test_a_draft_served_right_is_healthy_and_its_counts_are_the_engine_s(healthy: Diagnosed) -> None:
     result, diagnosis, status = healthy
     assert (diagnosis["verdict"], diagnosis["causes"], status) == ("healthy", [], 0)
     assert result.accept_length is not None and result.accept_length > 2.5
     assert status_of(diagnosis, "metric.engine_counts") == {"metric.engine_counts": "ok"}
-    with opened(healthy) as run:
-        ((rounds, accepted),) = run.execute("SELECT count(*), sum(accepted) FROM rounds")
-    assert rounds == sum(answer.rounds for answer in result.answers)
-    assert accepted == sum(answer.meta_info["spec_num_correct_drafts"] for answer in result.answers)
+    assert_counts_are_the_engine_s(result)
 
 
 def test_facts_are_those_of_the_family(healthy: Diagnosed) -> None:

@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
-from diagnosed import diagnosed, named, proved
-from judged import Judged, assert_counts_are_the_engine_s, assert_reproduced, judged
+from diagnosed import assert_counts_are_the_engine_s, diagnosed, named, proved
+from judged import Judged, assert_reproduced, judged
 
 from eagletrace.check import check
 from eagletrace.lab.load import accept_length

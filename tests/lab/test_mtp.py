@@ -6,15 +6,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from diagnosed import ROUNDS, Diagnosed, command, diagnosed, named, proved
+from diagnosed import (
+    ROUNDS,
+    Diagnosed,
+    assert_counts_are_the_engine_s,
+    command,
+    diagnosed,
+    facts_of,
+    named,
+    opened,
+    proved,
+    status_of,
+)
 
 from eagletrace.lab.load import LoadOptions, accept_length
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.run import LabResult, lab_run
-from eagletrace.store import Run, open_run
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -34,24 +43,12 @@ def untraced(tmp_path_factory: pytest.TempPathFactory) -> LabResult:
     return lab_run(options, LoadOptions(rounds=ROUNDS))
 
 
-def opened(served: Diagnosed) -> Run:
-    assert served.result.run is not None
-    return open_run(served.result.run)
-
-
-def status_of(diagnosis: dict[str, Any], prefix: str) -> dict[str, str]:
-    return {check["id"]: check["status"] for check in diagnosis["checks"] if check["id"].startswith(prefix)}
-
-
 def test_a_layer_served_right_is_healthy_and_its_counts_are_the_engine_s(healthy: Diagnosed) -> None:
     result, diagnosis, status = healthy
     assert (diagnosis["verdict"], diagnosis["causes"], status) == ("healthy", [], 0)
     assert result.accept_length is not None and result.accept_length > 2.5
     assert status_of(diagnosis, "metric.engine_counts") == {"metric.engine_counts": "ok"}
-    with opened(healthy) as run:
-        ((rounds, accepted),) = run.execute("SELECT count(*), sum(accepted) FROM rounds")
-    assert rounds == sum(answer.rounds for answer in result.answers)
-    assert accepted == sum(answer.meta_info["spec_num_correct_drafts"] for answer in result.answers)
+    assert_counts_are_the_engine_s(result)
 
 
 def test_tokens_are_the_same_without_tracing(healthy: Diagnosed, untraced: LabResult) -> None:
@@ -62,7 +59,7 @@ def test_tokens_are_the_same_without_tracing(healthy: Diagnosed, untraced: LabRe
 
 def test_facts_are_those_of_the_family(healthy: Diagnosed) -> None:
     with opened(healthy) as run:
-        facts = {key: json.loads(actual or "null") for key, actual in run.execute("SELECT key, actual FROM contract")}
+        facts = facts_of(run)
         expected = dict(run.execute("SELECT key, expected FROM contract"))
         shared = dict(run.execute("SELECT name, shared_with FROM params WHERE side = 'draft'"))
         gaps = run.execute("SELECT name FROM params WHERE side = 'draft' AND shared_with IS NULL "
