@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from eagletrace.lab import runtime
 from eagletrace.lab.faults import case
 from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.matrix import ALL_LAYERS
@@ -88,8 +89,11 @@ def proved(diagnosis: dict[str, Any], healthy_accept_length: float) -> None:
 
 
 def assert_neutral(name: str, result: LabResult) -> None:
-    """No file of the run contains the name of its fault, nor does a path of what was served."""
+    """No file of the run contains the name of its fault or of a patch, nor does a path of what was served."""
     assert result.run is not None
     assert name not in str(result.run) + str(result.draft)
+    patch = case(name).runtime
+    names = [name] if patch is None else [name, runtime.patches()[patch].name]
     for file in (f for f in result.run.rglob("*") if f.is_file()):
-        assert name.encode() not in file.read_bytes(), file
+        content = file.read_bytes()
+        assert not any(word.encode() in content for word in names), file

@@ -1,6 +1,7 @@
 """Faults of each family on the real engine: the served run names its cause and proves it, nothing else could have told.
 
-The whole catalogue, with accept lengths, is `make matrix`.
+Layers, flags and other drafts are in `test_other_targets.py`, `test_standalone.py` and their like; the whole catalogue,
+with accept lengths, is `make matrix`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from diagnosed import Diagnosed, diagnosed, named, proved
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 PROVED = [
     pytest.param("layer-keys-0.5.9", marks=pytest.mark.lab_0_5_9),
-    "eagle3-served-as-eagle", "layer-ids-unread-key", "own-embeddings-replaced", "rope-theta", "stale-extend-states",
+    "own-embeddings-replaced", "rope-theta", "stale-extend-states",
 ]  # fmt: skip
 UNPROVED = ("no-v-proj", "target-too-shallow", "simulated-acceptance")
 """No file has what is missing; the server dies before it drafts; acceptance is made up."""

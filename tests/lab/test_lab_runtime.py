@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,10 +13,8 @@ import pytest
 
 from eagletrace.lab import runtime
 from eagletrace.lab.engines import engine
-from eagletrace.lab.faults import CASES, case
-from eagletrace.lab.load import LoadOptions
+from eagletrace.lab.faults import CASES
 from eagletrace.lab.options import ServeOptions, serving
-from eagletrace.lab.run import lab_run
 from eagletrace.lab.runtime import cache, hidden, positions, rows, verdicts, wrapper
 
 torch = pytest.importorskip("torch")
@@ -298,25 +295,3 @@ def test_a_process_is_patched_when_it_imports_the_module(tmp_path: Path) -> None
             [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=True
         )
         assert done.stdout.strip() == expected
-
-
-@pytest.mark.lab
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="SGLang is not installed here")
-def test_a_patched_server_is_traced_and_its_run_names_no_patch(tmp_path: Path) -> None:
-    result = lab_run(ServeOptions(fault="right-drafts-rejected", dir=tmp_path), LoadOptions(rounds=60))
-    assert result.accept_length is not None and result.accept_length < 1.1
-    assert result.run is not None
-    from eagletrace.store import open_run
-
-    with open_run(result.run) as run:
-        (found,) = run.query(
-            "SELECT count(*) AS right, count(*) FILTER (WHERE accepted) AS accepted FROM verifies "
-            "WHERE depth = 1 AND draft_token = expected_token"
-        ).rows()
-    assert found["right"] > 30 and found["accepted"] == 0
-    patch = runtime.patches()[str(case("right-drafts-rejected").runtime)]
-    for file in result.run.rglob("*"):
-        if file.is_file():
-            content = file.read_bytes()
-            assert patch.name.encode() not in content and b"right-drafts-rejected" not in content

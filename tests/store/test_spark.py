@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEMO = Path(__file__).parents[2] / "eagletrace" / "data" / "demo-run"
-RUNS = ("every kind of round", "served as EAGLE", "recorded")
+RUNS = ("every kind of round", "recorded")
 EVERYTHING = "SHOW TABLES"
 needs_java = pytest.mark.skipif(not has_java(), reason="no Java: apt-get install openjdk-17-jre-headless")
 SMALL = {
