@@ -8,15 +8,21 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from eagletrace.lab import runtime
 from eagletrace.lab.faults import case
 from eagletrace.lab.load import LoadOptions
 from eagletrace.lab.matrix import ALL_LAYERS
 from eagletrace.lab.options import ServeOptions
-from eagletrace.lab.run import LabResult, lab_run
+from eagletrace.lab.pair import prompts
+from eagletrace.lab.run import PROMPTS, LabResult, lab_run
 from eagletrace.store import Run, open_run
 
+torch = pytest.importorskip("torch")
 ROUNDS = 120
+TEXTS = 4
+"""Answers whose tokens are compared with the target's own."""
 
 
 class Diagnosed(NamedTuple):
@@ -67,6 +73,20 @@ def assert_counts_are_the_engine_s(result: LabResult) -> None:
         ((rounds, accepted),) = run.execute("SELECT count(*), sum(accepted) FROM rounds")
     assert rounds == sum(answer.rounds for answer in result.answers) > 0
     assert accepted == sum(answer.meta_info["spec_num_correct_drafts"] for answer in result.answers)
+
+
+def assert_tokens_are_the_target_s(result: LabResult, target: Path) -> None:
+    """The first answers are what the target says greedily without an engine: nothing changed a token."""
+    from tokenizers import Tokenizer
+
+    from eagletrace.lab.pair.evaluate import load_target
+    from eagletrace.lab.pair.rollout import continue_greedily
+
+    model, tokenizer = load_target(target), Tokenizer.from_file(str(target / "tokenizer.json"))
+    for prompt, answer in zip(prompts(PROMPTS), result.answers[:TEXTS], strict=False):
+        ids = torch.tensor([tokenizer.encode(prompt).ids])
+        said = continue_greedily(model, ids, ids.shape[1] + len(answer.output_ids))
+        assert said[0, ids.shape[1] :].tolist() == answer.output_ids
 
 
 def named(name: str, result: LabResult, diagnosis: dict[str, Any], *, dies: bool = False) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from diagnosed import (
-    ROUNDS,
     Diagnosed,
     assert_counts_are_the_engine_s,
+    assert_tokens_are_the_target_s,
     command,
     diagnosed,
     facts_of,
@@ -21,9 +21,8 @@ from diagnosed import (
     status_of,
 )
 
-from eagletrace.lab.load import LoadOptions, accept_length
-from eagletrace.lab.options import ServeOptions
-from eagletrace.lab.run import lab_run
+from eagletrace.lab.load import accept_length
+from eagletrace.lab.pair import shipped_pair
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -95,12 +94,8 @@ def test_the_reference_drafts_what_was_served(healthy: Diagnosed, mapped: Diagno
         }  # fmt: skip
 
 
-def test_tokens_are_the_same_without_tracing(healthy: Diagnosed, tmp_path: Path) -> None:
-    options = ServeOptions(fault="eagle1-healthy", dir=tmp_path, tracing="off")
-    untraced = lab_run(options, LoadOptions(rounds=ROUNDS))
-    assert untraced.run is None
-    assert [answer.output_ids for answer in untraced.answers] == outputs(healthy)
-    assert untraced.accept_length == healthy.result.accept_length
+def test_tokens_are_what_the_target_says_without_an_engine(healthy: Diagnosed) -> None:
+    assert_tokens_are_the_target_s(healthy.result, shipped_pair() / "target")
 
 
 def test_a_token_map_gives_the_draft_its_vocabulary(mapped: Diagnosed, healthy: Diagnosed) -> None:

@@ -16,8 +16,8 @@ PROVED = [
     pytest.param("layer-keys-0.5.9", marks=pytest.mark.lab_0_5_9),
     "own-embeddings-replaced", "rope-theta", "stale-extend-states",
 ]  # fmt: skip
-UNPROVED = ("no-v-proj", "target-too-shallow", "simulated-acceptance")
-"""No file has what is missing; the server dies before it drafts; acceptance is made up."""
+UNPROVED = ("target-too-shallow", "simulated-acceptance")
+"""The server dies before it drafts; acceptance is made up."""
 KILLS = ("d2t-absolute", "target-too-shallow")  # the first under real decoding, the second at its first request
 CONTROLS = {"healthy": set[str](), "random-embed": {"embed.replaced"}}
 

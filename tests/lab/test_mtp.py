@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from diagnosed import (
-    ROUNDS,
     Diagnosed,
     assert_counts_are_the_engine_s,
+    assert_tokens_are_the_target_s,
     command,
     diagnosed,
     facts_of,
@@ -21,9 +21,8 @@ from diagnosed import (
     status_of,
 )
 
-from eagletrace.lab.load import LoadOptions, accept_length
-from eagletrace.lab.options import ServeOptions
-from eagletrace.lab.run import LabResult, lab_run
+from eagletrace.lab.load import accept_length
+from eagletrace.lab.pair import shipped_pair
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -36,13 +35,6 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
     return diagnosed("mtp-in-target", tmp_path_factory.mktemp("healthy"))
 
 
-@pytest.fixture(scope="module")
-def untraced(tmp_path_factory: pytest.TempPathFactory) -> LabResult:
-    """The same layer in a folder of its own, without tracing."""
-    options = ServeOptions(fault="mtp-healthy", dir=tmp_path_factory.mktemp("untraced"), tracing="off")
-    return lab_run(options, LoadOptions(rounds=ROUNDS))
-
-
 def test_a_layer_served_right_is_healthy_and_its_counts_are_the_engine_s(healthy: Diagnosed) -> None:
     result, diagnosis, status = healthy
     assert (diagnosis["verdict"], diagnosis["causes"], status) == ("healthy", [], 0)
@@ -51,10 +43,8 @@ def test_a_layer_served_right_is_healthy_and_its_counts_are_the_engine_s(healthy
     assert_counts_are_the_engine_s(result)
 
 
-def test_tokens_are_the_same_without_tracing(healthy: Diagnosed, untraced: LabResult) -> None:
-    assert untraced.run is None
-    assert [a.output_ids for a in untraced.answers] == [a.output_ids for a in healthy.result.answers]
-    assert untraced.accept_length == healthy.result.accept_length
+def test_tokens_are_what_the_target_says_without_an_engine(healthy: Diagnosed) -> None:
+    assert_tokens_are_the_target_s(healthy.result, shipped_pair("kimi") / "target")
 
 
 def test_facts_are_those_of_the_family(healthy: Diagnosed) -> None:

@@ -8,6 +8,7 @@ import pytest
 from diagnosed import (
     Diagnosed,
     assert_counts_are_the_engine_s,
+    assert_tokens_are_the_target_s,
     command,
     diagnosed,
     facts_of,
@@ -16,12 +17,10 @@ from diagnosed import (
     status_of,
 )
 
-from eagletrace.lab.pair import prompts, shipped_pair
-from eagletrace.lab.run import PROMPTS
+from eagletrace.lab.pair import shipped_pair
 
-torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
-TARGET, TEXTS = shipped_pair() / "target", 4
+TARGET = shipped_pair() / "target"
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +44,7 @@ def test_a_model_served_right_is_healthy_and_its_counts_are_the_engine_s(healthy
 
 
 def test_tokens_are_what_the_target_says_without_an_engine(healthy: Diagnosed) -> None:
-    from tokenizers import Tokenizer
-
-    from eagletrace.lab.pair.evaluate import load_target
-    from eagletrace.lab.pair.rollout import continue_greedily
-
-    model, tokenizer = load_target(TARGET), Tokenizer.from_file(str(TARGET / "tokenizer.json"))
-    for prompt, answer in zip(prompts(PROMPTS), healthy.result.answers[:TEXTS], strict=False):
-        ids = torch.tensor([tokenizer.encode(prompt).ids])
-        said = continue_greedily(model, ids, ids.shape[1] + len(answer.output_ids))
-        assert said[0, ids.shape[1] :].tolist() == answer.output_ids
+    assert_tokens_are_the_target_s(healthy.result, TARGET)
 
 
 def test_facts_are_those_of_the_family(healthy: Diagnosed) -> None:
