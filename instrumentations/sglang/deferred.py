@@ -103,6 +103,7 @@ class Group:
     since_ns: int
     start_ns: int  # of the first launch
     limit: int  # launches
+    on_host: bool  # the logits are on a CPU
     chains: list[Chain] = field(default_factory=list[Chain])
 
     @property
@@ -215,8 +216,7 @@ class Deferred:
         group = self.group
         if group is None:
             return
-        on_host = group.chains[0].logits[0].is_cpu
-        if not (self.hands_over and on_host) or self._held + group.bytes > HELD_BYTES:
+        if not (self.hands_over and group.on_host) or self._held + group.bytes > HELD_BYTES:
             self._read_at_once()
             return
         self.group = None
@@ -273,7 +273,7 @@ def _group(chain: Chain, shape: tuple[int, ...], ids: torch.Tensor) -> Group:
     together = DraftedTogether(steps, bs)
     limit = max(1, min(LAUNCHES, (min(BYTES, HOST_BYTES) if first.is_cpu else BYTES) // max(1, steps * size)))
     waiting = (Drafted(together, 0),)
-    return Group(together, waiting, shape, ids, stream, time.monotonic_ns(), chain.packet.start_ns, limit)
+    return Group(together, waiting, shape, ids, stream, time.monotonic_ns(), chain.packet.start_ns, limit, first.is_cpu)
 
 
 def _intact(chains: list[Chain]) -> tuple[list[Chain], int]:

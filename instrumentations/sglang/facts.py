@@ -121,8 +121,7 @@ def rope(runner: Any) -> dict[str, Any]:
 
 def fusion_layer(model: Any) -> tuple[str, Any] | None:
     """The module that plays the part of `fc` in the draft, and its name; None if it has none."""
-    modules = ((name, module) for name, module in model.named_modules())
-    return next(((name, module) for name, module in modules if name.rpartition(".")[2] in FUSION_LAYERS), None)
+    return next(((name, m) for name, m in model.named_modules() if name.rpartition(".")[2] in FUSION_LAYERS), None)
 
 
 def config_of(runner: Any, path: str | None) -> dict[str, Any]:

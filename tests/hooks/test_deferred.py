@@ -177,6 +177,26 @@ def test_a_group_that_cannot_be_read_leaves_the_others(monkeypatch: pytest.Monke
     assert trees_of(good.packet).probs is not None
 
 
+def test_a_launch_that_could_not_be_kept_does_not_stop_those_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = session()
+    state.deferred.hands_over = state.deferred.trusted = True
+    lost, kept = launch_of(1, 1), launch_of(2, 2)
+
+    def fail(_: Any) -> Any:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module.Chain, "packed", fail)
+        with torch.inference_mode(), pytest.raises(ZeroDivisionError):  # no versions, and no copy either
+            observe(state, lost)
+    observe(state, kept)
+    state.deferred.close()
+    with contextlib.suppress(Exception):  # of the group that holds no launch
+        state.deferred.compute()
+    assert kept.packet.drafted[0].together.closed and state.deferred.group is None
+    assert trees_of(kept.packet).probs is not None
+
+
 def test_groups_are_read_while_others_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LAUNCHES", 3)
     monkeypatch.setattr(module, "PAUSE_S", 0.0)

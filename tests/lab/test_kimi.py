@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from diagnosed import Diagnosed, command, diagnosed, named, proved
+from diagnosed import Diagnosed, command, diagnosed, facts_of, named, proved
 
 from eagletrace.checkpoint import describe, open_checkpoint
 from eagletrace.lab.engines import engine_python
@@ -82,7 +82,7 @@ def test_a_draft_of_each_class_is_traced_and_replayed(name: str, healthy: dict[s
     assert outputs(healthy[name]) == outputs(healthy["kimi-healthy"])  # greedy text does not depend on the draft
     assert result.run is not None
     with open_run(result.run) as run:
-        facts = {key: json.loads(actual or "null") for key, actual in run.execute("SELECT key, actual FROM contract")}
+        facts = facts_of(run)
         ((rounds, width, given, fused),) = run.execute(
             "SELECT count(*), min(target_hidden_width), min(draft_input_width), bool_and(fc_applied) FROM rounds"
         )
