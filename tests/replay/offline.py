@@ -11,7 +11,8 @@ import torch
 from eagletrace.checkpoint import config as configs
 from eagletrace.checkpoint import describe, open_checkpoint
 from eagletrace.lab.pair import prompts, shipped_pair
-from eagletrace.lab.pair.evaluate import load_target
+from eagletrace.lab.pair.draft import AnchorCache
+from eagletrace.lab.pair.evaluate import LoadedDraft, load_target
 from eagletrace.lab.pair.rollout import continue_greedily, states_of
 from eagletrace.replay.architecture import Architecture
 from eagletrace.replay.material import EMBEDDING, HEAD, Material, first, values
@@ -99,3 +100,23 @@ def served(recording: Recording, recipe: Recipe, *, rope_shift: int = 0) -> Reco
                 anchor += correct + 1
             sequences.append(replace(sequence, rounds=rounds))
     return replace(recording, sequences=sequences)
+
+
+def assert_chains_are_the_trainers(
+    recording: Recording, recipe: Recipe, draft: LoadedDraft, atol: float = 1e-3
+) -> None:
+    """The reference drafts what the trainer does, which runs all anchors of a text at once with its own modules."""
+    reference = Reference(recipe)
+    for sequence in recording.sequences:
+        with torch.inference_mode():
+            hidden, kept = draft.module.fuse(sequence.captured[None]), AnchorCache()
+            tokens, chains, logits = sequence.tokens[None, 1:], list[torch.Tensor](), list[torch.Tensor]()
+            for _ in range(3):
+                hidden, found = draft.module.step(recipe.embedding[tokens], hidden, kept)
+                tokens = draft.token_of[found.argmax(-1)]
+                chains.append(tokens[0])
+                logits.append(found[0])
+            extended = reference.extend(sequence)
+            drafted = reference.draft(sequence, extended, torch.arange(sequence.rows), 3, 1, 3)
+            torch.testing.assert_close(reference.logits(extended.out), logits[0], atol=atol, rtol=1e-3)
+        assert (drafted.tokens == torch.stack(chains, 1)).float().mean() > 0.999

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from eagletrace.lab.pair import shipped_pair
-from eagletrace.lab.pair.draft import AnchorCache
 from eagletrace.lab.pair.evaluate import load_draft, load_target
 from eagletrace.replay.changes.edits import FinalNorm
 from eagletrace.replay.changes.intended import intended
@@ -65,20 +64,7 @@ def test_chains_are_those_of_the_trainer(variant: str) -> None:
     recording = normed(2)
     recipe = intended(material(variant), recording)
     draft = load_draft(shipped_pair() / "drafts" / variant, LAYERS, target_head=recipe.head)
-    reference = Reference(recipe)
-    for sequence in recording.sequences:
-        with torch.inference_mode():
-            hidden, cache, first = sequence.captured[None], AnchorCache(), torch.empty(0)
-            tokens, chains = sequence.tokens[None, 1:], []
-            for _ in range(3):
-                hidden, logits = draft.module.step(recipe.embedding[tokens], hidden, cache)
-                tokens = logits.argmax(-1)
-                chains.append(tokens[0])
-                first = logits[0] if len(chains) == 1 else first
-            extended = reference.extend(sequence)
-            drafted = reference.draft(sequence, extended, torch.arange(sequence.rows), 3, 1, 3)
-            torch.testing.assert_close(reference.logits(extended.out), first, atol=1e-3, rtol=1e-3)
-        assert (drafted.tokens == torch.stack(chains, 1)).float().mean() > 0.999
+    offline.assert_chains_are_the_trainers(recording, recipe, draft)
 
 
 def test_a_draft_served_right_has_no_cause() -> None:

@@ -21,7 +21,6 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
 from eagletrace.checkpoint import describe, open_checkpoint
 from eagletrace.lab.pair import shipped_pair
-from eagletrace.lab.pair.draft import AnchorCache
 from eagletrace.lab.pair.evaluate import load_draft, load_target
 from eagletrace.replay.architecture import Architecture, needed_tensors
 from eagletrace.replay.changes.edits import FinalNorm
@@ -72,20 +71,8 @@ def test_chains_are_those_of_the_trainer() -> None:
     """The trainer runs all anchors of a text at once, and every expert for every state."""
     recording = normed(2)
     recipe = intended(material(), recording)
-    draft, reference = load_draft(FOLDER, LAYERS, target_head=recipe.head), Reference(recipe)
-    for sequence in recording.sequences:
-        with torch.inference_mode():
-            hidden, cache, first = sequence.captured[None], AnchorCache(), torch.empty(0)
-            tokens, chains = sequence.tokens[None, 1:], []
-            for _ in range(3):
-                hidden, logits = draft.module.step(recipe.embedding[tokens], hidden, cache)
-                tokens = logits.argmax(-1)
-                chains.append(tokens[0])
-                first = logits[0] if len(chains) == 1 else first
-            extended = reference.extend(sequence)
-            drafted = reference.draft(sequence, extended, torch.arange(sequence.rows), 3, 1, 3)
-            torch.testing.assert_close(reference.logits(extended.out), first, atol=2e-3, rtol=1e-3)
-        assert (drafted.tokens == torch.stack(chains, 1)).float().mean() > 0.999
+    draft = load_draft(FOLDER, LAYERS, target_head=recipe.head)
+    offline.assert_chains_are_the_trainers(recording, recipe, draft, atol=2e-3)
 
 
 @pytest.mark.parametrize(("groups", "kept"), [(1, 1), (4, 2)])

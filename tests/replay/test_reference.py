@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from eagletrace.lab.pair import shipped_pair  # noqa: E402
-from eagletrace.lab.pair.draft import AnchorCache  # noqa: E402
 from eagletrace.lab.pair.evaluate import load_draft  # noqa: E402
 from eagletrace.replay.changes.intended import intended  # noqa: E402
 from eagletrace.replay.recipe import Recipe  # noqa: E402
@@ -41,19 +40,7 @@ def test_chains_are_those_of_the_trainer(pair: str, variant: str, layers: tuple[
     recording = offline.empty(layers=layers, count=2, pair=pair)
     recipe = intended(offline.material(variant, pair=pair), recording)
     draft = load_draft(shipped_pair(pair) / "drafts" / variant, 12)
-    reference = Reference(recipe)
-    for sequence in recording.sequences:
-        anchors = sequence.rows
-        with torch.inference_mode():
-            hidden, cache = draft.module.fuse(sequence.captured[None]), AnchorCache()
-            tokens, chains = sequence.tokens[None, 1:], []
-            for _ in range(3):
-                hidden, logits = draft.module.step(recipe.embedding[tokens], hidden, cache)
-                tokens = draft.token_of[logits.argmax(-1)]
-                chains.append(tokens[0])
-            drafted = reference.draft(sequence, reference.extend(sequence), torch.arange(anchors), 3, 1, 3)
-        expected = torch.stack(chains, 1)
-        assert (drafted.tokens == expected).float().mean() > 0.999
+    offline.assert_chains_are_the_trainers(recording, recipe, draft)
 
 
 def test_a_chain_is_a_tree_of_one_branch(recording: Recording, recipe: Recipe) -> None:
