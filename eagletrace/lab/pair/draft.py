@@ -259,6 +259,11 @@ class Draft(nn.Module):
         normed = self.norm(hidden)
         return normed if self.norm_output else hidden, self.lm_head(normed)
 
+    def matrices(self) -> list[Tensor]:
+        """What Muon trains: ``fc`` and the matrices of the layers."""
+        inner = [*self.midlayer.parameters(), *self.layers.parameters()]
+        return [self.fc.weight, *(value for value in inner if value.ndim == 2)]
+
 
 class FeatureDraftLayer(nn.Module):
     """The decoder layer of an EAGLE-1 draft: a Llama's without the norm before attention."""
@@ -302,3 +307,7 @@ class FeatureDraft(nn.Module):
         """One depth for all anchors: the hidden state fed back [batch, anchors, H] and logits of the vocabulary."""
         hidden = self.midlayer(self.fc(torch.cat([embeddings, hidden], -1) / self.scales), cache)
         return hidden, F.linear(hidden, self.head)
+
+    def matrices(self) -> list[Tensor]:
+        """What Muon trains: ``fc`` and the matrices of the layer."""
+        return [self.fc.weight, *(value for value in self.midlayer.parameters() if value.ndim == 2)]

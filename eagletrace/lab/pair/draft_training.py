@@ -107,12 +107,8 @@ def untrained_draft(task: DraftTask, target: FrozenTarget, settings: PairSetting
 
 
 def make_optimizers(draft: AnyDraft, settings: PairSettings) -> list[torch.optim.Optimizer]:
-    """Muon for ``fc`` and the matrices of the layers, AdamW for head, norms and embeddings."""
-    if isinstance(draft, Draft | FeatureDraft):
-        inner = [*draft.midlayer.parameters(), *(draft.layers.parameters() if isinstance(draft, Draft) else ())]
-        matrices = [draft.fc.weight, *(value for value in inner if value.ndim == 2)]
-    else:
-        matrices = draft.matrices()
+    """Muon for the draft's `matrices`, AdamW for head, norms and embeddings."""
+    matrices = draft.matrices()
     taken = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in draft.parameters() if id(parameter) not in taken]
     return [
