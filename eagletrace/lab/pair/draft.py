@@ -180,21 +180,33 @@ class DraftLayer(nn.Module):
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
-class LaterDraftLayer(nn.Module):
-    """A decoder layer after the first: an ordinary Llama's, whose first norm SGLang calls `hidden_norm`."""
+class DecoderLayer(nn.Module):
+    """An ordinary decoder layer: attention and a feed-forward block, each after a norm and added to the state.
 
-    def __init__(self, settings: PairSettings) -> None:
+    ``norm`` is what the checkpoint calls the first norm.
+    """
+
+    def __init__(
+        self, settings: PairSettings, attention: nn.Module, mlp: nn.Module, norm: str = "input_layernorm"
+    ) -> None:
         super().__init__()
-        hidden = settings.hidden_size
-        self.hidden_norm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.self_attn = DraftAttention(settings, hidden)
-        self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.mlp = DraftMlp(hidden, settings.draft_intermediate_size)
+        self.first_norm = norm
+        self.add_module(norm, nn.RMSNorm(settings.hidden_size, settings.norm_eps))
+        self.self_attn = attention
+        self.post_attention_layernorm = nn.RMSNorm(settings.hidden_size, settings.norm_eps)
+        self.mlp = mlp
 
     def forward(self, hidden: Tensor, cache: AnchorCache) -> Tensor:
-        """The same depth of all anchors, [batch, anchors, H]."""
-        hidden = hidden + self.self_attn(self.hidden_norm(hidden), cache)
+        """The next depth of all anchors, [batch, anchors, H]."""
+        hidden = hidden + self.self_attn(self.get_submodule(self.first_norm)(hidden), cache)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+def llama_layer(settings: PairSettings, norm: str = "input_layernorm") -> DecoderLayer:
+    """A Llama's decoder layer of the draft's sizes."""
+    hidden = settings.hidden_size
+    attention = DraftAttention(settings, hidden)
+    return DecoderLayer(settings, attention, DraftMlp(hidden, settings.draft_intermediate_size), norm)
 
 
 def draft_attention(settings: PairSettings, latent: bool) -> DraftAttention | LatentDraftAttention:
@@ -240,7 +252,9 @@ class Draft(nn.Module):
         self.midlayer = DraftLayer(settings, latent)
         self.norm = nn.RMSNorm(hidden, settings.norm_eps)
         self.lm_head = nn.Linear(hidden, draft_vocab_size, bias=False)
-        self.layers = nn.ModuleDict({str(n): LaterDraftLayer(settings) for n in range(1, decoder_layers)})
+        # SGLang calls the first norm of later layers so.
+        later = {str(number): llama_layer(settings, "hidden_norm") for number in range(1, decoder_layers)}
+        self.layers = nn.ModuleDict(later)
 
     def fuse(self, states: Tensor) -> Tensor:
         """States of the layers side by side [..., states * H] to [..., H]."""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagletrace.errors import EagletraceError
-from eagletrace.lab.pair.draft import AnchorCache, DraftMlp, LatentDraftAttention
+from eagletrace.lab.pair.draft import AnchorCache, DecoderLayer, DraftMlp, LatentDraftAttention
 from eagletrace.lab.pair.settings import KimiSettings, PairSettings
 from eagletrace.lab.pair.target import text_config
 
@@ -56,26 +56,11 @@ class Experts(nn.Module):
         return (made * self.gate(states).unsqueeze(-2)).sum(-1) + self.shared_experts(states)
 
 
-class NextNLayer(nn.Module):
-    """The decoder layer: DeepSeek-V3's, of the layers that have experts."""
-
-    def __init__(self, settings: KimiSettings) -> None:
-        super().__init__()
-        hidden = settings.hidden_size
-        self.input_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.self_attn = LatentDraftAttention(settings, hidden)
-        self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.mlp = Experts(settings)
-
-    def forward(self, hidden: Tensor, cache: AnchorCache) -> Tensor:
-        """The next depth of all anchors, [batch, anchors, H]."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cache)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
-
-
 class NextNDraft(nn.Module):
-    """`NextNLayer` between `eh_proj` and the target's ``head`` [vocabulary, H]; names are the checkpoint's but for the
-    layer's prefix. EagletraceError in a pair that has no sizes of latent attention and experts.
+    """DeepSeek-V3's layer with experts between `eh_proj` and the target's ``head`` [vocabulary, H].
+
+    Names are the checkpoint's but for the layer's prefix. EagletraceError in a pair that has no sizes of latent
+    attention and experts.
     """
 
     embed_tokens: None = None
@@ -89,7 +74,7 @@ class NextNDraft(nn.Module):
         self.enorm = nn.RMSNorm(hidden, settings.norm_eps)
         self.hnorm = nn.RMSNorm(hidden, settings.norm_eps)
         self.eh_proj = nn.Linear(2 * hidden, hidden, bias=False)
-        self.decoder = NextNLayer(settings)
+        self.decoder = DecoderLayer(settings, LatentDraftAttention(settings, hidden), Experts(settings))
         self.shared_head = nn.ModuleDict({"norm": nn.RMSNorm(hidden, settings.norm_eps)})
 
     def fuse(self, states: Tensor) -> Tensor:

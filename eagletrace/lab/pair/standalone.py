@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from eagletrace.lab.pair.draft import AnchorCache, DraftAttention, DraftMlp
+from eagletrace.lab.pair.draft import AnchorCache, llama_layer
 from eagletrace.lab.pair.settings import PairSettings
 
 STANDALONE_CLASS = "LlamaForCausalLM"
@@ -25,23 +25,6 @@ def standalone_settings(settings: PairSettings) -> PairSettings:
     return replace(settings, hidden_size=HIDDEN, draft_intermediate_size=INNER)
 
 
-class StandaloneLayer(nn.Module):
-    """A Llama's decoder layer."""
-
-    def __init__(self, settings: PairSettings) -> None:
-        super().__init__()
-        hidden = settings.hidden_size
-        self.input_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.self_attn = DraftAttention(settings, hidden)
-        self.post_attention_layernorm = nn.RMSNorm(hidden, settings.norm_eps)
-        self.mlp = DraftMlp(hidden, settings.draft_intermediate_size)
-
-    def forward(self, hidden: Tensor, cache: AnchorCache) -> Tensor:
-        """The next depth of all anchors, [batch, anchors, H]."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cache)
-        return hidden + self.mlp(self.post_attention_layernorm(hidden))
-
-
 class StandaloneDraft(nn.Module):
     """Embeddings, layers, norm and head; parameter names are the checkpoint's without ``model.``."""
 
@@ -49,7 +32,7 @@ class StandaloneDraft(nn.Module):
         super().__init__()
         hidden = settings.hidden_size
         self.embed_tokens = nn.Embedding(settings.vocab_size, hidden)
-        self.layers = nn.ModuleList([StandaloneLayer(settings) for _ in range(layers)])
+        self.layers = nn.ModuleList([llama_layer(settings) for _ in range(layers)])
         self.norm = nn.RMSNorm(hidden, settings.norm_eps)
         self.lm_head = nn.Linear(hidden, settings.vocab_size, bias=False)
 
