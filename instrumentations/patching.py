@@ -229,16 +229,6 @@ class Patch:
                 setattr(place.owner, place.attribute, place.original)
                 place.away = True
 
-    def rewrap(self) -> None:
-        """Put a new wrapper of the hook's where its old one stands: for hooks whose wrappers are made for a moment."""
-        first = self.places[0]
-        if type(first.original) is not FunctionType or not self.in_place():
-            return
-        old, self.wrapper = self.wrapper, _wrapper(self.hook, first.original, method=isinstance(first.owner, type))
-        for place in self.places:
-            if vars(place.owner).get(place.attribute) is old:
-                setattr(place.owner, place.attribute, self.wrapper)
-
     def redo(self) -> bool:
         """Put the wrapper back where `undo` took it away; False if somebody else has wrapped the target since then."""
         for place in self.places:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,16 +127,12 @@ def clocks(wrapper: Any, name: str) -> tuple[Callable[..., Any], Callable[[Any],
 
 def _clocked(patch: Any, name: str) -> Callable[[], None]:
     outer, inner = clocks(patch.wrapper, name)
-    cells, wrapper = list(_originals(patch.wrapper)), patch.wrapper
-    original = cells[0].cell_contents
-    engine = inner(original)
-    for cell in cells:
-        cell.cell_contents = engine
+    cell, wrapper = _original(patch.wrapper), patch.wrapper
+    original, cell.cell_contents = cell.cell_contents, inner(cell.cell_contents)
     _stand(patch, outer)
 
     def undo() -> None:
-        for cell in cells:
-            cell.cell_contents = original
+        cell.cell_contents = original
         _stand(patch, wrapper)
 
     return undo
@@ -153,12 +149,9 @@ def _clocked_nothing(owner: Any, attribute: str) -> Callable[[], None]:
     return undo
 
 
-def _originals(wrapper: Any) -> Iterator[Any]:
-    """Where a wrapper keeps the engine's function, and the one that it takes for what is unusual."""
-    kept = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))
-    yield kept["original"]
-    if "usual" in kept:
-        yield from _originals(kept["usual"].cell_contents)
+def _original(wrapper: Any) -> Any:
+    """Where a wrapper keeps the engine's function."""
+    return dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__, strict=True))["original"]
 
 
 def _stand(patch: Any, function: Any) -> None:
@@ -172,7 +165,7 @@ def _stand(patch: Any, function: Any) -> None:
 def _clocked_module(module: Any) -> Callable[[], None]:
     wrapper = module.forward
     outer, inner = clocks(wrapper, "fc")
-    (cell,) = _originals(wrapper)
+    cell = _original(wrapper)
     original, cell.cell_contents = cell.cell_contents, inner(cell.cell_contents)
     module.forward = outer
 

@@ -122,7 +122,7 @@ EVENT_KINDS: dict[str, str] = {
     "recording_stopped": "{reason, table}: rows could not be written; detail is dropped, facts and totals wait",
     "recording_resumed": "{seconds, rows_lost}: rows are written again; rows_lost by table, null where it is not known",
     "control": "a change of a live recording; not written by this release",
-    "engine_exception": "{where, type, message, traceback, phase}: an exception that passed through a hook",
+    "engine_exception": "{where, type, message, traceback, phase}: an exception that passed a hook or the event loop",
     "hook_error": "{target, error}",
     "shut_out": "{reason}: the engine was told not to load the plugin; not written by this release (the log says so)",
     "serving": "{}: load-time facts are complete; the first forward follows",

@@ -6,6 +6,7 @@ a dictionary. Only the columns that a reader filters by have minima and maxima.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from eagletrace.record.columns import from_numpy, nothing, nulls_of, repeated_te
 
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1  # level 3 saves 2 % and level 6 4 %, for a third more time
+SMALL_BYTES = 1 << 20  # in memory: compressing less costs more than it saves until it is merged
 MANTISSA_BITS = 10  # kept of the 23: a relative error of at most 2**-11, half of what a value would take exactly
 _DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
 _SPLIT_INTEGERS = int(pa.__version__.split(".")[0]) >= 17  # older releases split floats alone
@@ -30,11 +32,18 @@ _FLOATS = ("float32", "float64")
 _PLAIN_TEXT = ("trace_id", "span_id", "parent_span_id")  # random digits: a dictionary would only be larger
 _STATISTICS = ("round", "request_seq", "time_unix_nano")
 _SHORTENED = ("draft_logprob", "draft_entropy", "draft_prob", "target_logprob_of_draft_token")
+_COMPRESSED = {"compression": COMPRESSION, "compression_level": COMPRESSION_LEVEL}
 SORTED_BY_REQUEST = ("drafts", "verifies")  # in merged files, within a row group: positions become small deltas
 
 
-def write_options(table: str) -> dict[str, Any]:
-    """What `pyarrow.parquet.ParquetWriter` is given for a table."""
+def write_options(table: str, size: int) -> dict[str, Any]:
+    """What `pyarrow.parquet.ParquetWriter` is given for a file of a table, of `size` bytes in memory."""
+    compression = {"compression": None} if size < SMALL_BYTES else _COMPRESSED
+    return _encodings(table) | compression
+
+
+@cache
+def _encodings(table: str) -> dict[str, Any]:
     encodings: dict[str, str] = {}
     dictionary: list[str] = []
     for column in (*PROCESS_COLUMNS, *TABLES[table].columns):
@@ -49,8 +58,7 @@ def write_options(table: str) -> dict[str, Any]:
             dictionary.append(name)
     columns = TABLES[table].column_names()
     return {
-        "compression": COMPRESSION, "compression_level": COMPRESSION_LEVEL, "store_schema": False,
-        "use_dictionary": _leaves(table, dictionary), "column_encoding": encodings,
+        "store_schema": False, "use_dictionary": _leaves(table, dictionary), "column_encoding": encodings,
         "write_statistics": [name for name in _STATISTICS if name in columns],
     }  # fmt: skip
 

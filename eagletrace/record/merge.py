@@ -91,7 +91,7 @@ def merge_into(temporary: Path, table: str, schema: pa.Schema, sources: Sequence
             try:
                 for group in _row_groups(table, schema, sources):
                     if writer is None:
-                        writer = pq.ParquetWriter(sink, group.schema, **write_options(table))
+                        writer = pq.ParquetWriter(sink, group.schema, **write_options(table, group.nbytes))
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))
                     del group
                     yield

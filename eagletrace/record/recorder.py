@@ -133,6 +133,14 @@ class Recorder:
             with self._fold_lock:
                 self._add_counts(self._folded, self._counts.popleft())
 
+    def chains(self, histogram: Sequence[int], steps: int) -> None:
+        """Count rounds of chains of `steps` drafts of user requests: in `histogram[n]` of them n drafts were correct.
+
+        Called by the background thread, when it asks what there is to write, or by any other.
+        """
+        with self._fold_lock:
+            self._folded.add_chains(histogram, steps)
+
     def _fold(self) -> bool:
         """Keep only the counts of the oldest launch that waits; False if there is none, or its values are not here."""
         try:
@@ -161,7 +169,8 @@ class Recorder:
         if len(correct) != len(requests):
             return
         user = [n for r, n, c in zip(requests, correct, counted, strict=False) if c and r.kind == "user"]
-        totals.add_chains(user, steps)
+        if user:
+            totals.add_chains(np.bincount(user).tolist(), steps)
 
     def request(self, state: RequestState) -> None:
         """Queue the present state of a request."""

@@ -26,6 +26,10 @@ from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
 SCOPE = InstrumentationScope("eagletrace", eagletrace.__version__)
+OF_A_LAUNCH = (
+    "trace_id", "span_id", "parent_span_id", "name", "start_time_unix_nano", "duration_time_unix_nano", "attributes",
+    "links",
+)  # fmt: skip
 _JSON: dict[Any, str] = {None: "null", True: "true", False: "false"}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -40,21 +44,24 @@ class SpanBuilder:
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word.
         self.resource = Resource({**sdk, **resource}).merge(OTELResourceDetector().detect())
         self._random = random.Random()
-        self._resource_json = json.dumps(dict(self.resource.attributes), default=str)
+        self._of_all_launches = {
+            "kind": "INTERNAL", "status_code": "UNSET", "status_message": None, "scope_name": SCOPE.name,
+            "resource_attributes": json.dumps(dict(self.resource.attributes), default=str),
+        }  # fmt: skip
         self._links: dict[tuple[int, ...], str] = {}
-        self._columns: dict[str, list[Any]] = {c.name: [] for c in SPANS.columns}
-        self._exporter = ParquetSpanExporter(self._add_rows)
-
-    def _add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        for row in rows:
-            for name, values in self._columns.items():
-                values.append(row[name])
+        self._launches: dict[str, list[Any]] = {name: [] for name in OF_A_LAUNCH}
+        self._rows: list[Mapping[str, Any]] = []
+        self._exporter = ParquetSpanExporter(self._rows.extend)
 
     def take(self) -> tuple[dict[str, list[Any]], int]:
         """Columns of the `spans` table since the last call, and their length."""
-        columns, self._columns = self._columns, {name: [] for name in self._columns}
+        launches, self._launches = self._launches, {name: [] for name in OF_A_LAUNCH}
+        count, rows = len(launches["name"]), self._rows[:]
+        self._rows.clear()
         self._links.clear()
-        return columns, len(columns["name"])
+        launches |= {name: [value] * count for name, value in self._of_all_launches.items()}
+        names = (column.name for column in SPANS.columns)
+        return {name: launches[name] + [row[name] for row in rows] for name in names}, count + len(rows)
 
     def _context(self, trace_id: int = 0, span_id: int = 0) -> SpanContext:
         return SpanContext(
@@ -112,25 +119,21 @@ class SpanBuilder:
             f'"eagle.target_hidden_width": {"null" if width is None else width}, '
             f'"eagle.graph": {_JSON[packet.graph]}}}'
         )
-        end = max(stop for _, _, stop in phases)
-        self._extend(n, {
-            "trace_id": [trace] * n,
-            "span_id": [ids[32 + 16 * i : 48 + 16 * i] for i in range(n)],
-            "parent_span_id": [None, *[whole] * len(phases)],
-            "name": ["eagle.launch", *(f"eagle.{name}" for name, _, _ in phases)],
-            "start_time_unix_nano": [packet.start_ns, *(start for _, start, _ in phases)],
-            "duration_time_unix_nano": [end - packet.start_ns, *(stop - start for _, start, stop in phases)],
-            "attributes": [attributes, *["{}"] * len(phases)],
-            "links": [self._links_of(packet.requests), *["[]"] * len(phases)],
-        })  # fmt: skip
-
-    def _extend(self, n: int, columns: Mapping[str, Sequence[Any]]) -> None:
-        constant = {
-            "kind": "INTERNAL", "status_code": "UNSET", "status_message": None, "scope_name": SCOPE.name,
-            "resource_attributes": self._resource_json,
-        }  # fmt: skip
-        for name, values in self._columns.items():
-            values.extend(columns[name] if name in columns else [constant[name]] * n)
+        ends = [stop for _, _, stop in phases]
+        whole_row = (trace, whole, None, "eagle.launch", packet.start_ns, max(ends) - packet.start_ns, attributes,
+                     self._links_of(packet.requests))  # fmt: skip
+        for values, value in zip(self._launches.values(), whole_row, strict=True):
+            values.append(value)
+        trace_ids, span_ids, parents, names, starts, durations, said, links = self._launches.values()
+        for number, (name, start, stop) in enumerate(phases, 1):
+            trace_ids.append(trace)
+            span_ids.append(ids[32 + 16 * number : 48 + 16 * number])
+            parents.append(whole)
+            names.append(f"eagle.{name}")
+            starts.append(start)
+            durations.append(stop - start)
+            said.append("{}")
+            links.append("[]")
 
     def _links_of(self, requests: Sequence[RequestState]) -> str:
         """Links to the requests of a batch, as JSON; the same batch comes again and again."""

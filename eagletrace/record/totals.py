@@ -54,21 +54,21 @@ class Totals:
         for correct, count in enumerate(np.bincount(accepted)):
             self.histogram[correct] += int(count)
 
-    def add_chains(self, correct: Sequence[int], steps: int) -> None:
-        """Add rounds of chains of `steps` drafts, of which only the number of correct drafts is known.
+    def add_chains(self, histogram: Sequence[int], steps: int) -> None:
+        """Add rounds of chains of `steps` drafts: in `histogram[n]` of them n drafts were correct.
 
         In a chain depth k is reached where k - 1 drafts were correct.
         """
-        self._grow(steps)
-        for count in correct:
-            self.rounds += 1
-            self.drafted += steps
-            self.accepted += count
-            self.histogram[count] += 1
-            for depth in range(min(count + 1, steps)):
-                self.reached_by_depth[depth] += 1
-            for depth in range(count):
-                self.accepted_by_depth[depth] += 1
+        self._grow(max(steps, len(histogram) - 1))
+        for correct, rounds in enumerate(histogram):
+            self.rounds += rounds
+            self.drafted += rounds * steps
+            self.accepted += rounds * correct
+            self.histogram[correct] += rounds
+            for depth in range(min(correct + 1, steps)):
+                self.reached_by_depth[depth] += rounds
+            for depth in range(correct):
+                self.accepted_by_depth[depth] += rounds
 
     def merge(self, other: Totals) -> None:
         """Add another's counts."""

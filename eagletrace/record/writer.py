@@ -61,7 +61,6 @@ class TraceWriter:
         self.lost: Counter[str] = Counter()  # rows given up for space, by table, until somebody takes them
         self.folder_was_deleted = False
         self._schemas = {name: arrow_schema(table).remove_metadata() for name, table in TABLES.items()}
-        self._options = {name: write_options(name) for name in TABLES}
         self._adopted = self._looked = float("-inf")
         self._since_look = 0
 
@@ -114,7 +113,7 @@ class TraceWriter:
         number = self._next[table]
         self._next[table] = number + 1  # never given out again, whatever becomes of this file
         sink = pa.BufferOutputStream()
-        pq.write_table(data, sink, row_group_size=max(data.num_rows, 1), **self._options[table])
+        pq.write_table(data, sink, row_group_size=max(data.num_rows, 1), **write_options(table, data.nbytes))
         path = self._path(table, number, number)
         temporary = path.with_suffix(".tmp")
         content = sink.getvalue()

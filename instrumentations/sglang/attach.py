@@ -28,6 +28,8 @@ from eagletrace.instrumentations.sglang import (
 )
 from eagletrace.instrumentations.sglang.arguments import decided
 from eagletrace.instrumentations.sglang.deferred import WAIT_NS
+from eagletrace.instrumentations.sglang.engine_counts import EngineCounts, has_engine_counts
+from eagletrace.instrumentations.sglang.event_loop import watch_event_loops
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
 from eagletrace.instrumentations.sglang.session import Session
@@ -102,10 +104,13 @@ class Attachment:
             if not hasattr(session.worker, "draft_worker"):  # the first worker cuts the path where a request ends
                 session.cuts_in_verify = True
                 session.deferred.distrust()
+            if session.chain_steps and has_engine_counts(session):
+                session.engine_counts = EngineCounts(session, scheduler)
             self.hooks.observe_only("runner.forward", session.draft_runner)
             self._try("tensors", tensors.follow, session)
             session.serving = True
         self._try("worker", self._unhooked_rows)
+        self._try("event loop", watch_event_loops, session, scheduler)
         self.recorder.event("serving")
         with self._lock:
             self._recount()
@@ -130,7 +135,9 @@ class Attachment:
                 settings, level=level, sample=self._start.sample if sample is None else sample
             )
             session.serving = False  # no launch may begin with half of the hooks
-            self._recount()
+            if session.engine_counts is not None:
+                session.engine_counts.end()
+            self._recount(paused=asked.paused)
             self.hooks.follow()
             watch_fusion(session, on=not asked.paused and not self._counted_only())
             tensors.follow(session, paused=asked.paused)
@@ -141,9 +148,11 @@ class Attachment:
         self.recorder.event("control", **done, by=asked.by, asked_time_unix_nano=asked.time_unix_nano)
         self._reply(done | {"asked_time_unix_nano": asked.time_unix_nano})
 
-    def _recount(self) -> None:
+    def _recount(self, *, paused: bool = False) -> None:
         session = self.session
         session.counts_only = session.chain_steps > 0 and self.recorder.settings.level == "contract"
+        if session.engine_counts is not None and session.counts_only and not paused:
+            session.engine_counts.begin()
 
     def _counted_only(self) -> bool:
         """Whether the counts of chains are all that is still asked for."""
@@ -197,6 +206,8 @@ class Attachment:
         session = self.session
         # The engine's thread may have no next round.
         session.deferred.compute(older_than_ns=0 if self.recorder.stopping else WAIT_NS)
+        if session.engine_counts is not None:
+            session.engine_counts.read()
         if self._counted_only() and self.hooks.stands("runner.forward"):
             with self._lock:
                 self.hooks.follow()

@@ -69,8 +69,8 @@ COUNTING = (
     "scheduler.results", "scheduler.abort", "scheduler.abort_output", "v1.generate", "v2.generate",
     "scheduler.result_copied",
 )  # fmt: skip
-# Of these, whose wrappers are others where counts are all that is wanted.
-BY_LEVEL = ("scheduler.results", "v1.generate", "v2.generate")
+# The same where the engine counts itself: these run when a request begins, or is aborted.
+BEGINNINGS = ("scheduler.abort", "scheduler.abort_output", "v1.extend_prefill", "v2.extend_prefill")
 # A chain's topology is known without looking.
 OF_TREES = ("v1.draft_forward", "v2.draft_forward")
 
@@ -90,14 +90,12 @@ class Hooks:
         for target in TARGETS:
             if target.name not in HOOKS or target.name in self.missing:
                 continue
-            wanted, stands = self._wanted(target), target.name in self._standing
+            wanted, stands = self.wants(target), target.name in self._standing
             if wanted and not stands:
                 self._install(target)
             elif stands and not wanted:
                 self.patches[target.name].undo()
                 self._standing.discard(target.name)
-            elif stands and target.name in BY_LEVEL:
-                self.patches[target.name].rewrap()
 
     def _install(self, target: EngineTarget) -> None:
         patch = self.patches.get(target.name)
@@ -116,12 +114,15 @@ class Hooks:
             self.patches[target.name] = patch
         self._standing.add(target.name)
 
-    def _wanted(self, target: Target) -> bool:
+    def wants(self, target: Target) -> bool:
+        """Whether a target is to be hooked at this moment."""
         name, session = target.name, self.session
         if name in AT_LOAD:
             return True
         if self.paused or LEVELS.index(target.level) > LEVELS.index(session.recorder.settings.level):
             return False
+        if session.counts_only and session.engine_counts is not None:
+            return name in BEGINNINGS or (name == "runner.forward" and not session.first_extend_seen)
         if session.counts_only and session.first_extend_seen:
             return name in COUNTING
         return not (session.chain_steps and name in OF_TREES)

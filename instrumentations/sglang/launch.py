@@ -6,20 +6,19 @@ read after an extend and in who keeps the tokens; everything else is the same he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from time import time_ns
 from typing import Any, cast
 
 import torch
 
-from eagletrace.instrumentations.patching import Hook, RoundHook, Target, failed
+from eagletrace.instrumentations.patching import Hook, RoundHook, Target
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
 from eagletrace.instrumentations.sglang.graph_state import never
 from eagletrace.instrumentations.sglang.launch_state import QUICK_BYTES, Launch, Prefill
-from eagletrace.instrumentations.sglang.session import NOTHING, UNSEEN, Extend, ForwardFacts, Session
-from eagletrace.record.requests import RequestState
+from eagletrace.instrumentations.sglang.session import UNSEEN, Extend, ForwardFacts, Session
 from eagletrace.record.rounds import RoundPacket
 
 # 0.5.12 and later; to 0.5.10; 0.5.11.
@@ -66,28 +65,6 @@ class InRound(RoundHook):
 class Generate(InRound):
     """`forward_batch_generation(batch, ...)` of either worker."""
 
-    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
-        """Where only the counts of chains are wanted, a launch passes: the results have them."""
-        usual, session, hook = super().wrapper(original, method=method), self.session, self
-        if not session.counts_only:
-            return usual
-
-        def passing(*args: Any, **kwargs: Any) -> Any:
-            try:
-                passes = args[1].forward_mode is session.passes and session.counts_only
-            except (IndexError, AttributeError):
-                passes = False
-            if not passes:
-                return usual(*args, **kwargs)
-            hook.calls += 1
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                failed(hook, None, error, args[0])
-                raise
-
-        return passing
-
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
         """Open a launch or a prefill."""
         session = self.session
@@ -103,7 +80,6 @@ class Generate(InRound):
                 return self._prefill(batch, reqs) if reqs else None
             session.decoding = mode if isinstance(mode, Enum) else None
         if session.counts_only:
-            session.passes = session.decoding if session.decoding is not None and self.on else NOTHING
             return None
         reqs = getattr(batch, "reqs", None)
         if not reqs:
@@ -146,20 +122,7 @@ class Generate(InRound):
 
     def _prefill(self, batch: Any, reqs: list[Any]) -> Prefill:
         session = self.session
-        session.settle()
-        states: list[RequestState] = []
-        for req in reqs:
-            state = session.request(req)
-            if len(req.output_ids) > state.prefilled_outputs:  # once for all chunks of its second prefill
-                state.prefilled_outputs = len(req.output_ids)
-                state.retractions += 1
-                session.prefilled(req, state)
-                session.recorder.event("retraction", request_ids=[state.rid], output_tokens=len(req.output_ids))
-            state.request_round = 0
-            if state.cached_tokens is None:
-                state.cached_tokens = int(getattr(req, "cached_tokens", 0) or 0)
-            states.append(state)
-            session.recorder.request(state)
+        states = session.prefills(reqs)
         if session.tensors is not None:
             session.recording = session.tensors.prefill(batch, reqs, states)
         return Prefill(time_ns(), reqs, states, getattr(batch, "extend_num_tokens", None))
@@ -316,7 +279,10 @@ class ExtendPrefill(SessionHook):
         if not session.serving:
             return
         self._first(session.forward)
-        if session.extend_output is not None:
+        if session.engine_counts is not None and session.counts_only:
+            for req, state in zip(token, session.prefills(token), strict=True):
+                session.engine_counts.follow(req, state)
+        elif session.extend_output is not None:
             extend = carried(session, token, session.extend_output.next_token_logits)
             if extend is not None:
                 session.keep(extend)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
-from eagletrace.instrumentations.patching import failed
 from eagletrace.instrumentations.sglang.launch import CORRECT_DRAFTS, InRound, SessionHook, correct_drafts
 from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Batch, Session
@@ -29,9 +27,15 @@ def retracted(req: Any) -> bool:
     return bool(getattr(req, "is_retracted", False))
 
 
-def close(session: Session, req: Any, state: RequestState, reason: str | None) -> None:
-    """A request has ended: write what came of it, and forget what only its next round would have needed."""
-    state.end_ns, state.output_tokens, state.finish_reason = time.time_ns(), kept(req), reason
+def finish_reason(req: Any) -> str:
+    """Why a request finished, by the engine's name."""
+    reason: Any = getattr(req, "finished_reason", None)
+    return reason.to_json().get("type") if hasattr(reason, "to_json") else str(reason)
+
+
+def close(session: Session, req: Any, state: RequestState, reason: str | None, end_ns: int | None = None) -> None:
+    """A request has ended, now or at `end_ns`: write what came of it, and forget what only a next round would need."""
+    state.end_ns, state.output_tokens, state.finish_reason = end_ns or time.time_ns(), kept(req), reason
     state.engine_rounds = getattr(req, "spec_verify_ct", None)
     state.engine_accepted = next(
         (getattr(req, n) for n in ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accepted_tokens")
@@ -65,48 +69,6 @@ class VerifyTokens(SessionHook):
 
 class Results(InRound):
     """`Scheduler.process_batch_result(batch, result)`."""
-
-    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
-        """Where only the counts of chains are wanted: of requests that all go on they are taken in one step."""
-        usual, session, hook = super().wrapper(original, method=method), self.session, self
-        if not session.counts_only:
-            return usual
-
-        recorder, steps = session.recorder, session.chain_steps
-
-        def counting(*args: Any, **kwargs: Any) -> Any:
-            batch = session.batch
-            try:
-                known = batch.counted and args[1].reqs == batch.reqs and len(args) == 3 and not kwargs
-            except (IndexError, AttributeError):
-                known = False
-            if not known:
-                return usual(*args, **kwargs)
-            hook.calls += 1
-            try:
-                done = original(*args)
-            except BaseException as error:
-                failed(hook, None, error, args[0])
-                raise
-            try:
-                for req in batch.reqs:
-                    if req.finished_reason is not None or req.is_retracted:
-                        break
-                else:
-                    # The newest name of `CORRECT_DRAFTS`; without it `after` knows what to do.
-                    correct = args[2].num_correct_drafts_per_req_cpu
-                    if correct is not None:
-                        recorder.counts(batch.states, correct, batch.counted, steps)
-                        return done
-            except AttributeError:
-                pass
-            try:
-                hook.after(batch, done, args, kwargs)
-            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
-                hook.swallow(error)
-            return done
-
-        return counting
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Batch | list[Any]:
         """Output lengths before, and which requests had already gone."""
@@ -212,8 +174,7 @@ class Results(InRound):
             return
         if in_prefill and kept(req):
             session.prefilled(req, state)
-        reason: Any = getattr(req, "finished_reason", None)
-        close(session, req, state, reason.to_json().get("type") if hasattr(reason, "to_json") else str(reason))
+        close(session, req, state, finish_reason(req))
 
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""

@@ -49,7 +49,6 @@ class Extend:
     launch: int = 0
 
 
-NOTHING = object()  # not a forward mode
 UNSEEN = ForwardFacts()  # of an extend that no hook has seen yet
 
 
@@ -87,7 +86,6 @@ class Session:
     serving: bool = False
     counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
     decoding: Any = None  # the forward mode of the last launch
-    passes: Any = NOTHING  # the forward mode of batches that pass, where only their results are wanted
     launches: int = 0
     launch: Any = None
     drafting: Any = None  # the launch in its draft steps, if they are noted without a closer look
@@ -106,6 +104,7 @@ class Session:
     draft_id_or_zero: torch.Tensor | None = None  # [V], 0 where the draft has no such token
     softmax_chains: bool = False  # whether the engine computes probabilities for chains (softmax: to 0.5.11)
     chain_steps: int = 0  # drafts of a round where all rounds are chains of one length, else 0
+    engine_counts: Any = None  # EngineCounts, where the engine counts the rounds of chains itself
     cuts_in_verify: bool = False  # the first worker, which finishes requests in its verify
     # models
     target_runner: Any = None
@@ -169,6 +168,24 @@ class Session:
             batch.extended(UNSEEN)
         return self.batch
 
+    def prefills(self, reqs: list[Any]) -> list[RequestState]:
+        """The states of requests whose prompts run now, some of them once more: they had been retracted."""
+        self.settle()
+        states: list[RequestState] = []
+        for req in reqs:
+            state = self.request(req)
+            if len(req.output_ids) > state.prefilled_outputs:  # once for all chunks of its second prefill
+                state.prefilled_outputs = len(req.output_ids)
+                state.retractions += 1
+                self.prefilled(req, state)
+                self.recorder.event("retraction", request_ids=[state.rid], output_tokens=len(req.output_ids))
+            state.request_round = 0
+            if state.cached_tokens is None:
+                state.cached_tokens = int(getattr(req, "cached_tokens", 0) or 0)
+            states.append(state)
+            self.recorder.request(state)
+        return states
+
     def settle(self) -> None:
         """Count the launches of the last batch for its requests; the next launch has another batch."""
         batch, self.batch = self.batch, Batch([], [], [])
@@ -198,7 +215,7 @@ class Session:
     def forget_launches(self) -> None:
         """Recording was interrupted: what the last launch left says nothing about the next one."""
         self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
-        self.passes, self.drafting = NOTHING, None
+        self.drafting = None
         self.recording = None
         if self.tensors is not None:
             self.tensors.interrupt()
@@ -212,7 +229,7 @@ class Session:
         """Drop the state of a request that finished long ago, unless its id is in use again."""
         state = self.requests.get(rid)
         if state is not None and state.end_ns is not None:
-            del self.requests[rid]
+            self.requests.pop(rid, None)
 
     def _register(self, req: Any) -> RequestState:
         self.next_seq += 1

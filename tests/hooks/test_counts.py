@@ -1,4 +1,4 @@
-"""Level `contract`: which rounds of which requests count, while launches pass and results are taken in one step."""
+"""Level `contract` where the engine does not count: which rounds of which requests do."""
 
 from __future__ import annotations
 
@@ -175,19 +175,6 @@ def test_an_engine_without_retraction(server: Server) -> None:
     assert flags(server) == [[True]] * 7
 
 
-def test_a_launch_passes_once_its_mode_is_known(server: Server) -> None:
-    looked: list[Any] = []
-    before = server.generate_hook.before
-    server.generate_hook.before = lambda *args: (looked.append(args), before(*args))[1]  # type: ignore[method-assign]
-    a = Req("a")
-    for _ in range(4):
-        server.round([a], [1])
-    assert len(looked) == 1 and server.generate_hook.calls == 4 and server.session.launches == 0
-    server.session.forget_launches()
-    server.round([a], [1])
-    assert len(looked) == 2
-
-
 @pytest.mark.parametrize("place", ["launched", "happens"])
 def test_what_the_engine_raises_is_recorded_and_passes(server: Server, place: str) -> None:
     a, error = Req("a"), ValueError("the engine's")
@@ -209,7 +196,6 @@ def test_a_wrapper_of_this_level_serves_the_others(server: Server) -> None:
     server.round([a], [1])
     server.session.forget_launches()
     server.session.counts_only = False
-    server.session.passes = Mode.DECODE  # noted by a launch that began before the change
     server.recorder.settings.level = "tokens"
     batch = SimpleNamespace(reqs=[a], forward_mode=Mode.DECODE)
     seen: list[Any] = []

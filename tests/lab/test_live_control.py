@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from eagletrace.cli.ctl import change, wait_for
 from eagletrace.lab.server import LabServer
 from eagletrace.store import open_run
 from tests.cli.commands import eagletrace
@@ -53,6 +54,13 @@ def counted(folder: Path) -> dict[str, int]:
     return {"totals": totals, "rounds": rounds, "reached": reached}
 
 
+def wrapped(served: LabServer, folder: Path) -> set[str]:
+    """Functions of the scheduler's process that have a wrapper now."""
+    for earlier in (folder / "probe").glob("*.json"):
+        earlier.unlink()
+    return set(probe(served, folder)["scheduler"][0]["wrapped"])
+
+
 def gained(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     return {name: after[name] - before[name] for name in before}
 
@@ -66,11 +74,9 @@ def test_level_sampling_and_pauses_follow_at_once_and_tokens_stay(server: tuple[
 
     ask(folder, "--pause")
     paused = request(served)
-    during = probe(served, folder)
-    assert during["scheduler"][0]["wrapped"] == [
-        "sglang.srt.managers.scheduler.Scheduler.__init__",
-        "sglang.srt.model_executor.model_runner.ModelRunner.load_model",
-    ]  # neither is called in a round
+    built = "sglang.srt.managers.scheduler.Scheduler.__init__"
+    loaded = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+    assert wrapped(served, folder) == {built, loaded}  # neither is called in a round
     assert counted(folder) == start_counts
 
     ask(folder, "--resume")
@@ -83,8 +89,15 @@ def test_level_sampling_and_pauses_follow_at_once_and_tokens_stay(server: tuple[
     after_contract = counted(folder)
     assert gained(after_resume, after_contract)["totals"] == rounds
     assert gained(after_resume, after_contract)["rounds"] == 0
-    # Counts of chains agree with those that were made from verdicts.
+    # The engine's counts agree with those that were made from verdicts.
     assert gained(after_resume, after_contract)["reached"] == gained(start_counts, after_resume)["reached"]
+    assert wrapped(served, folder) == {built, loaded}
+    with open_run(run_of(folder)) as run:
+        (row,) = run.rows(f"FROM requests WHERE request_id = '{contract['meta_info']['id']}'")
+    meta = contract["meta_info"]
+    ended = row["engine_rounds"], row["output_tokens"], row["finish_reason"]
+    assert ended == (rounds, meta["completion_tokens"], "length")
+    assert 0 < row["end_time_unix_nano"] - row["start_time_unix_nano"] < 1.5e9 * max(1.0, meta["e2e_latency"])
 
     ask(folder, "--level", "tokens", "--sample", "0")
     unsampled = request(served)
@@ -128,13 +141,15 @@ def test_a_pause_in_the_middle_of_a_request_leaves_its_rounds_in_order(server: t
     import threading
 
     ask(folder, "--level", "tokens", "--sample", "1", "--resume")
+    (writer,) = (path.stem.removeprefix("process-") for path in run_of(folder).glob("process-*.json"))
     body = {**BODY, "sampling_params": {**BODY["sampling_params"], "max_new_tokens": 900}}  # type: ignore[dict-item]
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(served.post("/generate", body)))
     thread.start()
-    time.sleep(1.0)
-    ask(folder, "--pause")
-    ask(folder, "--resume")
+    time.sleep(0.5)
+    for pause in (True, False):  # no process is started for it: the request must not have ended by then
+        asked = change(run_of(folder), level=None, sample=None, pause=pause, resume=not pause)
+        assert wait_for(run_of(folder), [writer], asked)
     thread.join()
     meta = answers[0].body["meta_info"]
     of_request = f"SELECT max(request_round) AS n FROM rounds WHERE request_id = '{meta['id']}'"
