@@ -101,7 +101,8 @@ fuzz: setup
 
 soak: setup
 	$(RUN) benchmarks.soak_kills
-	EAGLETRACE_SOAK=1 $(PYTEST) tests/lab/test_server_deaths.py tests/lab/test_server_faults.py
+	EAGLETRACE_SOAK=1 $(PYTEST) tests/lab/test_server_deaths.py tests/lab/test_server_faults.py \
+	    tests/lab/test_faults_on_the_engine.py tests/lab/test_lab_tensors.py
 	$(RUN) benchmarks.soak_server --minutes $(SOAK_MINUTES)
 
 # What the peers need lies apart from the servers' environment.
@@ -112,6 +113,7 @@ soak: setup
 
 bench: setup .bench-packages/.ready
 	$(RUN) benchmarks.recording
+	$(RUN) benchmarks.background
 	$(RUN) benchmarks.peers
 	$(RUN) benchmarks.instructions
 	$(RUN) benchmarks.diagnose_speed

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.statistics import OUT, number, span
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BENCHMARKS = ("recording", "peers", "instructions", "diagnose", "check", "replay", "diff_alarms")
+BENCHMARKS = ("recording", "background", "peers", "instructions", "diagnose", "check", "replay", "diff_alarms")
 HEAD = """# What recording costs
 
 Written by `make bench` on {machine}. A figure with arms is the median of paired differences, with a bootstrap 95 %

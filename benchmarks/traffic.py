@@ -41,6 +41,9 @@ class Traffic:
         self._made = 0
         self.round = 0
         self.requests = [self._request() for _ in range(batch)]
+        self._states: list[RequestState] = []
+        self._later = 0
+        self._new_batch()
         self._positions = rng.integers(20, 400, batch)
         self._left = rng.integers(*OUTPUT_TOKENS, batch)
         self._roots = self._draw((batch,))[1]
@@ -52,6 +55,14 @@ class Traffic:
             seq=self._made, rid=f"{int(self._rng.integers(1 << 62)):032x}", kind="user", sampled=True,
             start_ns=self._now, prompt_ids=[1, 2, 3], prompt_tokens=100, cached_tokens=0,
         )  # fmt: skip
+
+    def _new_batch(self) -> None:
+        """Lists that launches share until a request ends, as those of a server do."""
+        for state in self._states:
+            state.request_round += self._later
+        self._states, self._later = list(self.requests), 0
+        self._rounds = [state.request_round for state in self._states]
+        self._widths, self._fusions, self._cached = ([value] * self._batch for value in (12_288, 1, 0))
 
     def _draw(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Draft-vocabulary ids and the tokens that they stand for."""
@@ -80,14 +91,13 @@ class Traffic:
         means = logits - np.log(probs) - entropies
         floats = np.concatenate([better.ravel(), probs, logits, means]).astype(np.float32)
         values = Values(self._int_parts, lambda: packed, self._float_parts, lambda: floats)
-        for state in self.requests:
-            state.request_round += 1
+        self._later += 1
         packet = RoundPacket(
-            round=self.round, start_ns=now, requests=list(self.requests),
-            request_rounds=[r.request_round for r in self.requests], nodes=nodes, values=values, graph=True,
-            target_hidden_width=12_288, draft_input_widths=[12_288] * bs, fc_applied=[1] * bs,
-            committed=[int(c) + 1 for c in correct], counted=[True] * bs, engine_accepted=[int(c) for c in correct],
-            cached_tokens=[0] * bs, hidden=self._hidden() if self.round % HIDDEN_EVERY == 0 else [],
+            round=self.round, start_ns=now, requests=self._states, request_rounds=self._rounds, later=self._later,
+            nodes=nodes, values=values, graph=True, target_hidden_width=12_288, draft_input_widths=self._widths,
+            fc_applied=self._fusions, committed=[int(c) + 1 for c in correct], counted=[True] * bs,
+            engine_accepted=[int(c) for c in correct], cached_tokens=self._cached,
+            hidden=self._hidden() if self.round % HIDDEN_EVERY == 0 else [],
             phases=self._phases(now),
         )  # fmt: skip
         self._advance(target[np.arange(bs), correct], correct)
@@ -111,13 +121,16 @@ class Traffic:
         self._roots = roots
         self._positions = self._positions + correct + 1
         self._left = self._left - correct - 1
-        for row in np.flatnonzero(self._left <= 0):
+        ended_rows = np.flatnonzero(self._left <= 0)
+        for row in ended_rows:
             ended = self.requests[row]
             ended.end_ns, ended.finish_reason = self._now, "length"
             self.finished.append(ended)
             self.requests[row] = self._request()
             self._positions[row] = self._rng.integers(20, 400)
             self._left[row] = self._rng.integers(*OUTPUT_TOKENS)
+        if len(ended_rows):
+            self._new_batch()
 
 
 def _about_in_order(rng: np.random.Generator, size: int) -> Array:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eagletrace.errors import EagletraceError, UnknownNameError
+from eagletrace.lab.runtime import START
 
 LAB = Path(__file__).parent
 DEFAULT_ENGINE = "0.5.23"
@@ -50,7 +51,7 @@ class Engine:
 
     def environment(self, worker: str) -> dict[str, str]:
         """Variables that the server needs, besides the caller's own."""
-        paths = [str(LAB / folder) for folder in self.kernels]
+        paths = [*(str(LAB / folder) for folder in self.kernels), str(START)]
         inherited = os.environ.get("PYTHONPATH")
         return {
             **_CPU_ENV,

@@ -21,10 +21,13 @@ Count = Callable[[str, int], None]  # reason, rows
 
 
 class Disk:
-    """Writes what the recorder hands over. `failed` warns and counts, `count` counts; both must not raise."""
+    """Writes what the recorder hands over. `failed` warns and counts, `count` counts, `pause` waits a moment between two
+    files; none of them may raise."""
 
-    def __init__(self, writer: TraceWriter, failed: Failed, count: Count) -> None:
-        self.writer, self._failed, self._count = writer, failed, count
+    def __init__(
+        self, writer: TraceWriter, failed: Failed, count: Count, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        self.writer, self._failed, self._count, self._pause = writer, failed, count, pause
         self.backlog, self.outage = Backlog(), Outage()
 
     def facts(self, table: str, rows: list[Row]) -> None:
@@ -53,6 +56,7 @@ class Disk:
             if self.write_facts() and stopped:
                 self._resumed()
         for table, rows, error in self.writer.publish(self.takes_detail):
+            self._pause()
             if error is not None or not self.takes_detail():
                 self._lost(table, rows, error)
         for table in list(self.writer.lost):

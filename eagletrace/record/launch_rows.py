@@ -67,14 +67,26 @@ def _number(values: Array | None, part: Any) -> Column:
 
 
 def flat(values: Sequence[Sequence[Any]], dtype: Any = np.int64) -> Array:
-    """One array of the lists of some launches."""
+    """One array of the lists of some launches, most of which share theirs."""
+    first = values[0]
+    if all(one is first for one in values):
+        return np.tile(np.array(first, dtype=dtype), len(values))
     return np.array(list(chain.from_iterable(values)), dtype=dtype)
+
+
+def of_requests(packets: Sequence[RoundPacket], name: str, dtype: Any) -> Array:
+    """A fact of the requests of some launches, [R]."""
+    known: dict[int, list[Any]] = {}
+    for requests in (p.requests for p in packets):
+        if id(requests) not in known:
+            known[id(requests)] = [getattr(r, name) for r in requests]
+    return flat([known[id(p.requests)] for p in packets], dtype)
 
 
 def _facts(packets: Sequence[RoundPacket], name: str, index: Ints) -> Column:
     """A fact that launches have for each request, or for none."""
-    lists = [getattr(p, name) or [UNKNOWN] * len(p.requests) for p in packets]
-    values = flat(lists)[index]
+    unknown = [UNKNOWN] * len(packets[0].requests)
+    values = flat([getattr(p, name) or unknown for p in packets])[index]
     return values, values == UNKNOWN
 
 
@@ -91,15 +103,14 @@ def add_round_rows(out: Columns, packets: Sequence[RoundPacket], trees: Trees | 
         known = _per_launch(packets, [UNKNOWN if v is None else v for v in values], index)
         return known, known == UNKNOWN
 
-    states = [r for p in packets for r in p.requests]
     position = None if trees is None or trees.positions is None else trees.positions[index, 0]
     out.add(
         n,
         round=_per_launch(packets, [p.round for p in packets], index),
         request_round=flat([p.request_rounds for p in packets])[index]
         + _per_launch(packets, [p.later for p in packets], index),
-        request_seq=np.array([r.seq for r in states])[index],
-        request_id=np.array([r.rid for r in states], dtype=object)[index],
+        request_seq=of_requests(packets, "seq", np.int64)[index],
+        request_id=of_requests(packets, "rid", object)[index],
         row=index % bs,
         batch_size=np.full(n, bs),
         position=None if position is None else (position, position < 0),
@@ -130,7 +141,7 @@ def add_node_rows(
     shape = (len(rows), nodes)
     node = np.broadcast_to(np.arange(nodes), shape)
     root, drafted = node == 0, node > 0
-    seq = np.array([r.seq for p in packets for r in p.requests])[rows]
+    seq = of_requests(packets, "seq", np.int64)[rows]
     round_ = _per_launch(packets, [p.round for p in packets], rows)
     expected = trees.expected_tokens[rows]
     parents, depths, positions = trees.parents[rows], trees.depths[rows], _rows(trees.positions, rows)

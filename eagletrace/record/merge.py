@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eagletrace.record.columns import from_numpy, view
@@ -133,7 +134,7 @@ def _row_group(table: str, batches: list[pa.RecordBatch]) -> pa.Table:
     if table in SORTED_BY_REQUEST:
         group = group.combine_chunks()
         requests = view(group["request_seq"].chunk(0), np.int64)
-        group = group.take(from_numpy(np.argsort(requests, kind="stable"), pa.int64()))
+        group = pc.take(group, from_numpy(np.argsort(requests, kind="stable"), pa.int64()))
     return group
 
 

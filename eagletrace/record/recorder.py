@@ -24,7 +24,7 @@ import numpy as np
 from eagletrace.format import TABLES, arrow_schema
 from eagletrace.record import live_otlp
 from eagletrace.record.disk import Disk
-from eagletrace.record.launch_rows import Columns, add_hidden_rows, add_node_rows, add_round_rows
+from eagletrace.record.launch_rows import Columns, add_hidden_rows, add_node_rows, add_round_rows, of_requests
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import Ints, RoundPacket
 from eagletrace.record.spans import SpanBuilder
@@ -43,7 +43,7 @@ TENSOR_BYTES = 32 << 20  # of tensors in one file
 COUNTS_LIMIT = 20_000  # launches of which only counts are kept
 # Launches are turned into rows so many nodes at a time, with a pause between: the engine's thread waits for the GIL
 # for as long as one such step takes.
-SLICE_NODES = 512
+SLICE_NODES = 1024
 PAUSE_S = 50e-6
 HOLD_NS = 10_000_000_000  # a launch waits no longer for values that are computed with those of later ones
 WARN_AGAIN_S = 600.0  # another outage is worth another warning; a disk that comes and goes is not worth many
@@ -61,7 +61,7 @@ class Recorder:
     ) -> None:
         self.folder, self.settings = folder, settings
         self.writer = TraceWriter(folder, process, settings.max_bytes)
-        self._disk = Disk(self.writer, self._failed, self._count)
+        self._disk = Disk(self.writer, self._failed, self._count, pause=_pause)
         self._upkeep_steps: Iterator[None] | None = None
         self._upkeep_from = 0.0
         self._queue: deque[tuple[str, Any]] = deque()
@@ -406,12 +406,12 @@ class Recorder:
         for group in alike(launches):
             for part in slices(group):
                 self._add_part(out, part)
-                time.sleep(PAUSE_S)
+                _pause()
         for table, columns in out.items():
             if columns.rows:
                 types = self._types[table]
                 self._write_columns(table, columns.arrow(types.__getitem__), columns.rows)
-                time.sleep(PAUSE_S)
+                _pause()
 
     def _write_tensors(self) -> set[int]:
         """Hand queued tensors to the disk, at most `TENSOR_BYTES` of them; returns the numbers of their requests."""
@@ -421,7 +421,7 @@ class Recorder:
             held += rows[-1].bytes
         for part in tensor_slices(rows):
             self._write("tensors", [row.row() for row in part])
-            time.sleep(PAUSE_S)
+            _pause()
         self._tensor_bytes_taken += held
         if self._tensors:
             self._wake.set()  # the rest at once
@@ -437,6 +437,7 @@ class Recorder:
             for packet in part:
                 self._add_part(out, [packet])
             return
+        _pause()
         try:
             self._add_launches(out, part, trees)
         except Exception as error:  # noqa: BLE001 - the others may be turned into rows
@@ -448,15 +449,17 @@ class Recorder:
             self._totals.add(packets, trees)
         elif packets[0].nodes:  # a verdict was seen, and could not be read
             self._count("not read: verdicts", len(packets))
-        keep = np.array([r.sampled for p in packets for r in p.requests], dtype=np.bool_)
+        keep = of_requests(packets, "sampled", np.bool_)
         if self.settings.level == "contract" or not keep.any():
             return
         add_round_rows(out["rounds"], packets, trees, keep)
+        _pause()
         if trees is not None:
             add_node_rows(
                 out["drafts"], out["verifies"], packets, trees, keep, self._tokens, self.draft_id_of,
                 self._key is not None,
             )  # fmt: skip
+            _pause()
         bs = len(packets[0].requests)
         for number, packet in enumerate(packets):
             if packet.hidden:
@@ -475,6 +478,11 @@ class Recorder:
             digest = hashlib.blake2b(token.to_bytes(8, "big", signed=True), digest_size=8, key=self._key or b"")
             value = self._hashes[token] = int.from_bytes(digest.digest(), "big", signed=True)
         return value
+
+
+def _pause() -> None:
+    """Let the engine's thread have the GIL: it takes it where it is free for as long as waking up takes."""
+    time.sleep(PAUSE_S)
 
 
 def _forget_in_children(recorder: Recorder) -> None:

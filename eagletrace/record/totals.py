@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from eagletrace.record.launch_rows import flat, of_requests
 from eagletrace.record.rounds import RoundPacket
 from eagletrace.record.trees import Trees
 
@@ -29,14 +29,8 @@ class Totals:
 
     def add(self, packets: Sequence[RoundPacket], trees: Trees) -> None:
         """Add the counted rounds of user requests of launches that were read together."""
-        keep = np.array(
-            [
-                counted and request.kind == "user"
-                for packet in packets
-                for request, counted in zip(packet.requests, packet.counted or repeat(True), strict=False)
-            ],
-            dtype=np.bool_,
-        )
+        keep = of_requests(packets, "kind", object) == "user"
+        keep &= flat([packet.counted or [True] * len(packet.requests) for packet in packets], np.bool_)
         rounds = int(keep.sum())
         if not rounds:
             return

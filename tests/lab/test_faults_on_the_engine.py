@@ -14,12 +14,14 @@ from diagnosed import Diagnosed, diagnosed, named, proved
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 PROVED = [
     pytest.param("layer-keys-0.5.9", marks=pytest.mark.lab_0_5_9),
-    "own-embeddings-replaced", "rope-theta", "stale-extend-states",
-]  # fmt: skip
+    "rope-theta",
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ("own-embeddings-replaced", "stale-extend-states")),
+]
 UNPROVED = ("target-too-shallow", "simulated-acceptance")
 """The server dies before it drafts; acceptance is made up."""
 KILLS = ("d2t-absolute", "target-too-shallow")  # the first under real decoding, the second at its first request
 CONTROLS = {"healthy": set[str](), "random-embed": {"embed.replaced"}}
+SERVED_NOW = ["healthy", pytest.param("random-embed", marks=pytest.mark.soak)]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ def test_a_fault_that_kills_under_decoding_is_named_first(tmp_path: Path) -> Non
     named("d2t-absolute", result, diagnosis, dies=True)
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SERVED_NOW)
 def test_a_control_is_healthy(name: str, healthy: Diagnosed, tmp_path: Path) -> None:
     result, diagnosis, status = healthy if name == "healthy" else diagnosed(name, tmp_path)
     assert (diagnosis["verdict"], diagnosis["causes"], status) == ("healthy", [], 0)

@@ -1,7 +1,7 @@
 """Faults of the engine's runtime: each patches one module of the lab's server and leaves the tracer's code alone.
 
-A server gets `start/` on its PYTHONPATH and the code of one patch in `LAB_START`. `start/sitecustomize.py` arranges
-for the patch to be made right after the engine's module is imported, before the tracer wraps anything: what is
+A server with a patch gets its code in `LAB_START`, and `start/` first on its PYTHONPATH. `start/sitecustomize.py`
+arranges for the patch to be made right after the engine's module is imported, before the tracer wraps anything: what is
 recorded is what the patched engine does. The code is a hash, so that nothing a run records names the fault.
 
 A patch is written against SGLang 0.5.23, and changes the engine where an error in the engine would sit.
