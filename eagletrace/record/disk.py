@@ -21,8 +21,8 @@ Count = Callable[[str, int], None]  # reason, rows
 
 
 class Disk:
-    """Writes what the recorder hands over. `failed` warns and counts, `count` counts, `pause` waits a moment between two
-    files; none of them may raise."""
+    """Writes what the recorder hands over. `failed` warns and counts, `count` counts, `pause` waits a moment between
+    two files; none of them may raise."""
 
     def __init__(
         self, writer: TraceWriter, failed: Failed, count: Count, pause: Callable[[], None] = lambda: None
