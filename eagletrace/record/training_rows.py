@@ -134,7 +134,7 @@ class TrainingRows:
 
     def _count(self, found: _Chains, depths: int) -> None:
         for length in np.unique(found.lengths):
-            self._totals.add_chains(found.accepted[found.lengths == length].tolist(), int(length))
+            self._totals.add_chains(np.bincount(found.accepted[found.lengths == length]).tolist(), int(length))
         for counts in (self.reached, self.accepted):
             counts.extend([0] * (depths - len(counts)))
         for depth in range(depths):

@@ -1,17 +1,20 @@
-"""A tiny EAGLE-3 draft trained with speculators for the lab's target: its own model, loss, metrics and checkpointer."""
+"""A tiny EAGLE-3 draft trained by speculators' own trainer, on a CPU, for the lab's target."""
 # The packages used are typed in part:
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagletrace.lab.pair import shipped_pair
@@ -20,44 +23,48 @@ from eagletrace.lab.pair.rollout import continue_greedily, states_of
 
 LAYERS = (2, 6, 9)  # what both speculators and SGLang take of 12 layers unless told otherwise
 LENGTH, PROMPT = 96, 32
+UNLOGGED = 1 << 30  # steps that are no multiple of it are not timed
 
 
 @dataclass
 class Trained:
-    """The model as its trainer holds it, with its batches and optimizer."""
+    """speculators' `Trainer`, with its model and the batches that it validates on."""
 
-    model: Any
-    optimizer: Any
-    train: list[dict[str, torch.Tensor]]
-    valid: list[dict[str, torch.Tensor]]
-    calls: dict[str, Any]
+    trainer: Any
+    valid: list[dict[str, Any]]
+
+    @property
+    def model(self) -> Any:
+        """The draft in training."""
+        return self.trainer.model
 
     def steps(self, count: int) -> None:
-        """Train on `count` batches, as speculators' trainer does."""
-        self.model.train()
-        for number in range(count):
-            _, loss, _ = self.model(**self.train[number % len(self.train)], **self.calls)
-            self.optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
+        """Train on `count` batches more."""
+        trainer = self.trainer
+        due = trainer.global_step + count
+        trainer.config = trainer.config._replace(max_steps=due)
+        while trainer.global_step < due:
+            trainer.train_epoch(0)
+
+    def validation_epoch(self) -> dict[str, float]:
+        """The trainer's validation epoch: means of its metrics."""
+        return self.trainer.val_epoch(0)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """A validation epoch; sums of speculators' own metrics."""
+        """The same batches; sums of speculators' own metrics."""
         self.model.eval()
         sums: dict[str, float] = {}
         for batch in self.valid:
-            _, _, metrics = self.model(**batch, **self.calls)
+            _, _, metrics = self.model(**batch, **self.trainer.config.val_call_kwargs)
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
         return sums
 
     def export(self, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:
-        """Save with speculators' own checkpointer; the checkpoint's folder."""
-        from speculators.train.checkpointer import SingleGPUCheckpointer
-
-        SingleGPUCheckpointer(folder).save_checkpoint(self.model, self.optimizer, 0, dtype)
+        """Save by the trainer's checkpointer; the checkpoint's folder."""
+        checkpointer = type(self.trainer.checkpointer)(folder)
+        checkpointer.save_checkpoint(self.model, self.trainer.optimizers, 0, dtype)
         return folder / "0"
 
 
@@ -80,8 +87,8 @@ def texts(target: LlamaForCausalLM, count: int) -> torch.Tensor:
     return continue_greedily(target, ids[starts[:, None] + torch.arange(PROMPT)], LENGTH)
 
 
-def batch_of(target: LlamaForCausalLM, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Texts packed into one row, shifted as speculators' `shift_batch` does."""
+def batch_of(target: LlamaForCausalLM, tokens: torch.Tensor) -> dict[str, Any]:
+    """Texts packed into one row, shifted as speculators' `shift_batch` does, and no record that was dropped."""
     inputs, _ = states_of(target, tokens)
     count, length = tokens.shape
     states = torch.cat([inputs[layer] for layer in LAYERS], -1)[:, :-1]
@@ -92,6 +99,7 @@ def batch_of(target: LlamaForCausalLM, tokens: torch.Tensor) -> dict[str, torch.
         "loss_mask": (torch.arange(1, length) >= PROMPT).repeat(count)[None],
         "document_ids": torch.arange(count).repeat_interleave(length - 1)[None],
         "position_ids": torch.arange(1, length).repeat(count)[None],
+        "error_records": 0,
     }
 
 
@@ -134,7 +142,21 @@ def trained(texts_count: int, steps: int, *, shipped: bool = False, rate: float 
     if shipped:
         load_shipped(model)
     calls = {"ttt_steps": 3, "ttt_step_loss_decay": 0.8, "loss_config": resolve_loss_config("kl_div", "eager")}
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
-    found = Trained(model, optimizer, batches[:-1], batches[-1:], calls)
+    found = Trained(_trainer(model, batches, calls, rate), batches[-1:])
     found.steps(steps)
+    return found
+
+
+def _trainer(model: Any, batches: list[dict[str, Any]], calls: dict[str, Any], rate: float) -> Any:
+    """speculators' trainer. Left to itself it looks for a GPU, and times each step that it logs by the GPU's clock."""
+    from speculators.train import trainer
+
+    config = trainer.TrainerConfig(
+        lr=rate, num_epochs=1, save_path=tempfile.mkdtemp(prefix="trainer-"), train_call_kwargs=calls,
+        val_call_kwargs=calls, scheduler_type="none", hidden_states_dtype=torch.float32, log_freq=UNLOGGED,
+    )  # fmt: skip
+    train, valid = (DataLoader(cast("Any", part), batch_size=None) for part in (batches[:-1], batches[-1:]))
+    with mock.patch.object(trainer, "get_local_rank", return_value=torch.device("cpu")):
+        found = trainer.Trainer(model, config, train, valid)
+    found.global_step = 1
     return found
