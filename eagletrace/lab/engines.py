@@ -51,13 +51,14 @@ class Engine:
 
     def environment(self, worker: str) -> dict[str, str]:
         """Variables that the server needs, besides the caller's own."""
-        paths = [*(str(LAB / folder) for folder in self.kernels), str(START)]
         inherited = os.environ.get("PYTHONPATH")
+        # A `sitecustomize` of the caller's comes before the lab's.
+        paths = [*(str(LAB / folder) for folder in self.kernels), *([inherited] if inherited else []), str(START)]
         return {
             **_CPU_ENV,
             **self.env,
             **self.worker_env.get(worker, {}),
-            "PYTHONPATH": os.pathsep.join([*paths, inherited] if inherited else paths),
+            "PYTHONPATH": os.pathsep.join(paths),
         }
 
 

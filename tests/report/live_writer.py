@@ -45,7 +45,7 @@ def main(folder: str, run_id: str, rate: float = 40.0, accept: float = 0.8, hold
         launch += 1
         drafts = [7, 8, 9]
         target = [token if rng.random() < accept else 1 for token in drafts] + [5]
-        now = time.time_ns()
+        now = time.time_ns() - 10_000_000  # it is over when it is recorded
         phases = [("draft", now, now + 2_000_000), ("verify", now + 2_000_000, now + 10_000_000)]
         recorder.launch(chain(drafts, target, number=launch, requests=[request], phases=phases, start_ns=now))
     recorder.stop()
