@@ -227,7 +227,7 @@ class Attachment:
                 "hooks", target=target.path, engine_version=version,
                 status="graph_hidden" if hidden and status in ("installed", "never_fired") else status,
                 calls=hook.calls, errors=hook.errors, detail=hook.last_error or hidden or target.doc,
-                required=self._required(target), time_unix_nano=now,
+                required=self.required(target), time_unix_nano=now,
             )  # fmt: skip
         fusion = graphs.fusion_row(self.session)
         if fusion is not None:
@@ -239,7 +239,7 @@ class Attachment:
             target = BY_NAME[name]
             self.recorder.row(
                 "hooks", target=target.path, engine_version=version, status="missing", calls=0, errors=0,
-                detail=reason, required=self._required(target), time_unix_nano=now,
+                detail=reason, required=self.required(target), time_unix_nano=now,
             )  # fmt: skip
 
     def _unhooked_rows(self) -> None:
@@ -260,10 +260,11 @@ class Attachment:
             return "shut_out"
         return "never_fired" if self.session.launches > 0 and not patch.hook.calls else "installed"
 
-    def _required(self, target: Target) -> bool:
+    def required(self, target: Target) -> bool:
         """Required, unless one of its alternatives does the work here."""
-        missing = self.hooks.missing
-        if not target.required or self.session.worker is None:
+        missing, session = self.hooks.missing, self.session
+        unseen = session.worker is None or (session.counts_only and session.engine_counts is not None)
+        if not target.required or unseen:  # no hook of a round is called: what there is may stand in
             return target.required and not any(n not in missing for n in target.alternatives)
         fired = self.hooks.fired()
         return target.name in fired or not any(n in fired for n in target.alternatives)

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 from eagletrace.instrumentations.patching import Target
 from eagletrace.instrumentations.sglang.aborts import aborted
+from eagletrace.instrumentations.sglang.attach import Attachment
 from eagletrace.instrumentations.sglang.engine_counts import EngineCounts, has_engine_counts
 from eagletrace.instrumentations.sglang.event_loop import watch_event_loops
 from eagletrace.instrumentations.sglang.hooks import HOOKS, Hooks
@@ -268,3 +269,16 @@ def test_what_ends_the_event_loop_is_recorded_and_passes(server: Server) -> None
     for undo in session.undo:
         undo()
     assert "event_loop_overlap" not in vars(scheduler)
+
+
+def test_a_target_of_another_release_is_not_missed_where_no_hook_is_called(server: Server) -> None:
+    attachment = Attachment.__new__(Attachment)
+    attachment.session, attachment.hooks = server.session, Hooks(server.session)
+    server.session.worker = object()
+    attachment.hooks.missing = {"v1.verify": "no such module"}
+    assert not attachment.required(BY_NAME["v1.verify"])
+    attachment.hooks.missing |= {"v2.verify": "another signature"}
+    assert attachment.required(BY_NAME["v1.verify"]) and attachment.required(BY_NAME["v2.verify"])
+    del attachment.hooks.missing["v2.verify"]
+    server.session.counts_only = False  # hooks are called in a round, and neither was
+    assert attachment.required(BY_NAME["v1.verify"])
