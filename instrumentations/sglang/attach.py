@@ -151,7 +151,7 @@ class Attachment:
     def _recount(self, *, paused: bool = False) -> None:
         session = self.session
         session.counts_only = session.chain_steps > 0 and self.recorder.settings.level == "contract"
-        if session.engine_counts is not None and session.counts_only and not paused:
+        if session.rounds_pass and not paused:
             session.engine_counts.begin()
 
     def _counted_only(self) -> bool:
@@ -262,8 +262,8 @@ class Attachment:
 
     def required(self, target: Target) -> bool:
         """Required, unless one of its alternatives does the work here."""
-        missing, session = self.hooks.missing, self.session
-        unseen = session.worker is None or (session.counts_only and session.engine_counts is not None)
+        missing = self.hooks.missing
+        unseen = self.session.worker is None or self.session.rounds_pass
         if not target.required or unseen:  # no hook of a round is called: what there is may stand in
             return target.required and not any(n not in missing for n in target.alternatives)
         fired = self.hooks.fired()

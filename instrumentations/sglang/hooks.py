@@ -121,7 +121,7 @@ class Hooks:
             return True
         if self.paused or LEVELS.index(target.level) > LEVELS.index(session.recorder.settings.level):
             return False
-        if session.counts_only and session.engine_counts is not None:
+        if session.rounds_pass:
             return name in BEGINNINGS or (name == "runner.forward" and not session.first_extend_seen)
         if session.counts_only and session.first_extend_seen:
             return name in COUNTING

@@ -279,7 +279,7 @@ class ExtendPrefill(SessionHook):
         if not session.serving:
             return
         self._first(session.forward)
-        if session.engine_counts is not None and session.counts_only:
+        if session.rounds_pass:
             for req, state in zip(token, session.prefills(token), strict=True):
                 session.engine_counts.follow(req, state)
         elif session.extend_output is not None:

@@ -139,6 +139,11 @@ class Session:
     def __post_init__(self) -> None:
         self.hands_over = getattr(self.server_args, "disaggregation_mode", None) == "prefill"
 
+    @property
+    def rounds_pass(self) -> bool:
+        """Whether rounds pass without a hook of ours: their counts are wanted alone, and the engine has them."""
+        return self.counts_only and self.engine_counts is not None
+
     def count(self, what: str) -> int:
         """Count a call; returns how many there were."""
         self.counts[what] = self.counts.get(what, 0) + 1
