@@ -119,21 +119,15 @@ class SpanBuilder:
             f'"eagle.target_hidden_width": {"null" if width is None else width}, '
             f'"eagle.graph": {_JSON[packet.graph]}}}'
         )
-        ends = [stop for _, _, stop in phases]
-        whole_row = (trace, whole, None, "eagle.launch", packet.start_ns, max(ends) - packet.start_ns, attributes,
-                     self._links_of(packet.requests))  # fmt: skip
-        for values, value in zip(self._launches.values(), whole_row, strict=True):
-            values.append(value)
-        trace_ids, span_ids, parents, names, starts, durations, said, links = self._launches.values()
-        for number, (name, start, stop) in enumerate(phases, 1):
-            trace_ids.append(trace)
-            span_ids.append(ids[32 + 16 * number : 48 + 16 * number])
-            parents.append(whole)
-            names.append(f"eagle.{name}")
-            starts.append(start)
-            durations.append(stop - start)
-            said.append("{}")
-            links.append("[]")
+        end = max(stop for _, _, stop in phases)
+        rows = [
+            (trace, whole, None, "eagle.launch", packet.start_ns, end - packet.start_ns, attributes,
+             self._links_of(packet.requests)),
+            *((trace, ids[32 + 16 * i : 48 + 16 * i], whole, f"eagle.{name}", start, stop - start, "{}", "[]")
+              for i, (name, start, stop) in enumerate(phases, 1)),
+        ]  # fmt: skip
+        for values, column in zip(self._launches.values(), zip(*rows, strict=True), strict=True):
+            values.extend(column)
 
     def _links_of(self, requests: Sequence[RequestState]) -> str:
         """Links to the requests of a batch, as JSON; the same batch comes again and again."""
