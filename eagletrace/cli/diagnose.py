@@ -41,7 +41,9 @@ def diagnose_path(path: str, *, as_json: bool, options: argparse.Namespace | Non
     from eagletrace.store import open_run
 
     with many_files(), open_run(path) as run:
-        proof, notes = (None, []) if options is None else replayed_if_recorded(run, options)
+        proof, notes = None, list[str]()
+        if options is not None:
+            proof, notes = replayed_if_recorded(run, options.draft, options.target, options.positions)
         result = judge(run, proof)
         warnings = [*run.warnings_so_far, *notes]
     warn(warnings)

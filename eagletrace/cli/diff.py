@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
 from eagletrace.cli.parsers import Subparsers
+from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_each
 from eagletrace.errors import EagletraceError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "diff",
         help="what changed between runs, and what it did to acceptance",
         description="Compares load-time facts, behaviour (with intervals), the first divergence and the causes of two "
-        "runs; of more runs each with the first.",
+        "runs; of more runs each with the first. With --draft and --target the runs are replayed first: causes that "
+        "only a replay names come and go too, and what explains a change is proved.",
         epilog="Exit status: 0 no significant change; 1 changed; 2 bad input.",
     )
     parser.add_argument(
@@ -32,13 +34,15 @@ def add_parser(subparsers: Subparsers) -> None:
         help="run folder, trace folder (then its newest run), run of a data set by path or URL, or a pattern such as "
         "'eagletrace-runs/*'",
     )  # fmt: skip
+    add_arguments(parser, required=False, runs=True)
     parser.add_argument("--all", action="store_true", help="show every fact and every comparison")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=diff)
 
 
 def diff(options: argparse.Namespace) -> int:
-    """Compare runs."""
+    """Compare runs; with `--draft` and `--target`, with proof by replay."""
+    check_arguments(options)
     from eagletrace.diff import diff_many
     from eagletrace.diff.engine import MEMORY
     from eagletrace.report.diff import print_diff, print_table
@@ -47,8 +51,12 @@ def diff(options: argparse.Namespace) -> int:
     paths = _paths(options.runs)
     with many_files(), contextlib.ExitStack() as stack:
         runs = [stack.enter_context(open_run(path, memory=MEMORY)) for path in paths]
-        diffs = diff_many(runs)
+        replays = replayed_each(runs, options)
+        diffs = diff_many(runs, [proof for proof, _ in replays])
         warnings = [w for run in runs for w in run.warnings_so_far]
+        warnings += [
+            f"run {run.info.id}: {note}" for run, (_, said) in zip(runs, replays, strict=True) for note in said
+        ]
     warn(warnings)
     if options.json:
         said = {"warnings": warnings} if warnings else {}

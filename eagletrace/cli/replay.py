@@ -33,7 +33,7 @@ def replay(options: argparse.Namespace) -> int:
     from eagletrace.store import open_run
 
     with many_files(), open_run(options.run) as run:
-        result = replayed(run, options)
+        result = replayed(run, options.draft, options.target, options.positions)
         warnings = run.warnings_so_far
     warn([*warnings, *result.notes])
     if options.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 TORCH = "a replay needs torch: pip install 'eagletrace[replay]' (any build of torch will do; it runs on the CPU)"
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """`--draft`, `--target` and `--positions`."""
+def add_arguments(parser: argparse.ArgumentParser, *, required: bool, runs: bool = False) -> None:
+    """`--draft`, `--target` and `--positions`; of a command on several `runs` the first two may be given for each."""
+    action, each = ("append", "; once for all runs, or once for each in their order") if runs else ("store", "")
     parser.add_argument(
-        "--draft", type=Path, metavar="PATH", required=required, help="draft checkpoint that was served"
+        "--draft", type=Path, metavar="PATH", required=required, action=action,
+        help=f"draft checkpoint that was served{each}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", type=Path, metavar="PATH", required=required, action=action, help=f"target checkpoint{each}"
     )
-    parser.add_argument("--target", type=Path, metavar="PATH", required=required, help="target checkpoint")
     parser.add_argument(
         "--positions", type=_positive, default=None, metavar="N", help="replay at most N recorded positions"
     )
@@ -37,16 +41,15 @@ def _positive(text: str) -> int:
     return value
 
 
-def replayed(run: Run, options: argparse.Namespace) -> Replay:
-    """Replay a run as the arguments say; progress goes to stderr where that is a terminal."""
+def replayed(run: Run, draft: Path, target: Path, positions: int | None) -> Replay:
+    """Replay a run from its two checkpoints; progress goes to stderr where that is a terminal."""
     try:
         from eagletrace.replay.engine import replay
         from eagletrace.replay.recorded import MAX_POSITIONS
     except ImportError as error:
         raise EagletraceError(f"{TORCH} ({error})") from None
     with _progress() as told:
-        positions = options.positions or MAX_POSITIONS
-        return replay(run, options.draft, options.target, max_positions=positions, progress=told)
+        return replay(run, draft, target, max_positions=positions or MAX_POSITIONS, progress=told)
 
 
 def check_arguments(options: argparse.Namespace) -> None:
@@ -56,15 +59,42 @@ def check_arguments(options: argparse.Namespace) -> None:
         raise EagletraceError(f"{given} alone proves nothing: a replay needs {other} too")
 
 
-def replayed_if_recorded(run: Run, options: argparse.Namespace) -> tuple[Replay | None, list[str]]:
+def replayed_if_recorded(run: Run, draft: Path, target: Path, positions: int | None) -> tuple[Replay | None, list[str]]:
     """The replay of a run, and what is to be said of it; None where there is nothing to replay."""
     from eagletrace.replay.result import NotRecordedError
 
     try:
-        proof = replayed(run, options)
+        proof = replayed(run, draft, target, positions)
     except NotRecordedError as error:
         return None, [f"no proof by replay: {error}"]
     return proof, list(proof.notes)
+
+
+def models_of_each(options: argparse.Namespace, runs: int) -> list[tuple[Path | None, Path | None]]:
+    """Draft and target of each run, None where none were given.
+
+    EagletraceError where `--draft` or `--target` were given neither once nor as often as there are runs.
+    """
+    if not options.draft:
+        return [(None, None)] * runs
+    drafts, targets = (_each(f"--{name}", getattr(options, name), runs) for name in ("draft", "target"))
+    return list(zip(drafts, targets, strict=True))
+
+
+def replayed_each(runs: Sequence[Run], options: argparse.Namespace) -> list[tuple[Replay | None, list[str]]]:
+    """The replay of each run, and what is to be said of it; nothing where no checkpoints were given."""
+    return [
+        replayed_if_recorded(run, draft, target, options.positions) if draft and target else (None, [])
+        for run, (draft, target) in zip(runs, models_of_each(options, len(runs)), strict=True)
+    ]
+
+
+def _each(name: str, given: Sequence[Path], runs: int) -> Sequence[Path]:
+    """A path for each run."""
+    if len(given) not in (1, runs):
+        many = "one run: give it once" if runs == 1 else f"{runs} runs: give it once, or once for each run"
+        raise EagletraceError(f"{name} is given {len(given)} times for {many}")
+    return list(given) * runs if len(given) == 1 else given
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import warn
 from eagletrace.cli.parsers import RUN_HELP, Subparsers
-from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_if_recorded
-from eagletrace.errors import EagletraceError
+from eagletrace.cli.replaying import add_arguments, check_arguments, models_of_each, replayed_each
 
 if TYPE_CHECKING:
     from eagletrace.diff.result import Diff
@@ -39,15 +38,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--tokenizer", type=Path, metavar="PATH", help="tokenizer.json of the target, or its folder: tokens as text"
     )
-    add_arguments(parser, required=False)
+    add_arguments(parser, required=False, runs=True)
     parser.set_defaults(handler=report)
 
 
 def report(options: argparse.Namespace) -> int:
     """Write the file and print its name."""
     check_arguments(options)
-    if options.run_b is not None and options.draft:
-        raise EagletraceError("--draft and --target belong to a report of one run: leave them out, or RUN_B")
     from eagletrace.report.html import load_tokenizer, render
 
     names = load_tokenizer(options.tokenizer) if options.tokenizer is not None else None
@@ -64,10 +61,11 @@ def _one(options: argparse.Namespace, names: TokenNames | None) -> tuple[list[Sh
     from eagletrace.store import open_run
 
     with many_files(), open_run(options.run) as run:
-        proof, notes = replayed_if_recorded(run, options) if options.draft else (None, [])
+        ((proof, notes),) = replayed_each([run], options)
         with _progress() as tell:
             found = gather(run, names, proof, tuple(notes), progress=tell)
-    return [Shown(found, Origin(options.run, options.draft, options.target, options.tokenizer))], None
+    (models,) = models_of_each(options, 1)
+    return [Shown(found, Origin(options.run, *models, options.tokenizer))], None
 
 
 def _two(options: argparse.Namespace, names: TokenNames | None) -> tuple[list[Shown], Diff]:
@@ -80,18 +78,19 @@ def _two(options: argparse.Namespace, names: TokenNames | None) -> tuple[list[Sh
         many_files(),
         open_run(paths[0], memory=MEMORY) as a,
         open_run(paths[1], memory=MEMORY) as b,
-        _progress() as tell,
     ):
-        tell("comparing")
-        digests = [read(run) for run in (a, b)]
-        diff = compare(a, digests[0], b, digests[1])
-        found = [
-            gather(run, names, diagnosis=digest.diagnosis, progress=tell)
-            for run, digest in zip((a, b), digests, strict=True)
-        ]
+        replays = replayed_each((a, b), options)
+        with _progress() as tell:
+            tell("comparing")
+            digests = [read(run, proof) for run, (proof, _) in zip((a, b), replays, strict=True)]
+            diff = compare(a, digests[0], b, digests[1])
+            found = [
+                gather(run, names, proof, tuple(notes), digest.diagnosis, progress=tell)
+                for run, (proof, notes), digest in zip((a, b), replays, digests, strict=True)
+            ]
     return [
-        Shown(one, Origin(path, tokenizer=options.tokenizer), f"{letter.lower()}-", f"Run {letter}")
-        for one, path, letter in zip(found, paths, "AB", strict=True)
+        Shown(one, Origin(path, *models, options.tokenizer), f"{letter.lower()}-", f"Run {letter}")
+        for one, path, models, letter in zip(found, paths, models_of_each(options, 2), "AB", strict=True)
     ], diff
 
 

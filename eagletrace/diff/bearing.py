@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Literal
 
 from eagletrace.diagnose.checks import FACT_PREFIX, load_checks
+from eagletrace.diagnose.result import Proof
 from eagletrace.diff.result import CauseDelta, Explanation, FactChange
 
 _TABLES = {"params": "params/*", "checkpoint_keys": "checkpoint_keys/*", "hooks": "hooks/*"}
@@ -43,8 +44,8 @@ BEARING: dict[str, tuple[str, ...]] = {
     "lm_head.replaced": ("head.*", "draft.load_lm_head_from_target", "draft.tie_word_embeddings", "sharing.*"),
     "multimodal.embeds": _RUNTIME,
     "numerics.nan": (*_WEIGHTS, "server.dtype"),
-    "position.offset": ("engine.version", "server.worker", "server.overlap_schedule"),
-    "recurrence.hidden": ("engine.version", "server.worker", *_WEIGHTS),
+    "position.offset": ("positions/*", "engine.version", "server.worker", "server.overlap_schedule"),
+    "recurrence.hidden": ("draft.config.norm_output", "engine.version", "server.worker", *_WEIGHTS),
     "rope.mismatch": ("draft.rope*", "target.rope*", "draft.config.rope*"),
     "round.first": _RUNTIME,
     "sampling.rule": ("server_args/speculative_accept*", "server_args/speculative_use*", "engine.version"),
@@ -76,19 +77,23 @@ def patterns(cause: str) -> tuple[str, ...]:
     return tuple(found | dict.fromkeys(BEARING.get(cause, ())))
 
 
-def explain(delta: CauseDelta, changes: Sequence[FactChange], *, changed: bool) -> tuple[Explanation, ...]:
-    """For each cause gained or lost the changes of facts that bear on it; for a change without a cause all of them."""
+def explain(
+    delta: CauseDelta, changes: Sequence[FactChange], of_a: Mapping[str, Proof], of_b: Mapping[str, Proof],
+    *, changed: bool,
+) -> tuple[Explanation, ...]:  # fmt: skip
+    """For each cause gained or lost the changes of facts that bear on it, and its proof in the run that has it; for a
+    change without a cause all of them."""
     told = [c for c in changes if c.importance in ("decisive", "relevant")]
+    words: tuple[tuple[Literal["gained", "lost"], tuple[str, ...], Mapping[str, Proof]], ...]
+    words = ("gained", delta.gained, of_b), ("lost", delta.lost, of_a)
     found = [
-        Explanation(cause, word, tuple(_bearing(cause, told))) for word, causes in _words(delta) for cause in causes
+        Explanation(cause, word, tuple(_bearing(cause, told)), proofs.get(cause, Proof()))
+        for word, causes, proofs in words
+        for cause in causes
     ]
     if not found and changed and told:
         found = [Explanation(None, "behaviour", tuple(told))]
     return tuple(found)
-
-
-def _words(delta: CauseDelta) -> tuple[tuple[Literal["gained", "lost"], tuple[str, ...]], ...]:
-    return ("gained", delta.gained), ("lost", delta.lost)
 
 
 def _bearing(cause: str, changes: Sequence[FactChange]) -> list[FactChange]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from eagletrace.checkpoint.names import canonical
 from eagletrace.diff.facts import Facts
 from eagletrace.diff.importance import importance
 from eagletrace.diff.result import LEVELS, FactChange, Kind
@@ -15,6 +16,8 @@ TOLERANCE = 1e-6
 """Relative difference below which two numbers of the contract are one."""
 
 UNRECORDED = "the other run did not record it"
+OTHER_RELEASE = "an argument that the other release does not have"
+DRAFT_PARAMS = "params/draft/"
 _PATHS = {
     "draft": ("server.speculative_draft_model_path",),
     "target": ("server.model_path", "server_args/tokenizer_path", "server_args/served_model_name"),
@@ -36,6 +39,7 @@ class Contract:
 
 def compare_contract(a: Facts, b: Facts) -> Contract:
     """Compare every fact that either run recorded."""
+    b = _under_the_names_of(a, b)
     changes, same = list[FactChange](), 0
     for key in dict.fromkeys([*a.values, *b.values]):
         if _has_own_key(key, a) and _has_own_key(key, b):
@@ -50,6 +54,15 @@ def compare_contract(a: Facts, b: Facts) -> Contract:
         changes += [_unrecorded(c) if unrecorded else c for c in found]
     judged = [_judged(c, a, b) for c in changes]
     return Contract(tuple(sorted(judged, key=lambda c: LEVELS.index(c.importance))), same)
+
+
+def _under_the_names_of(a: Facts, b: Facts) -> Facts:
+    """B with each parameter of the draft under A's name of it: releases name modules otherwise (SGLang 0.5.12 turned
+    `midlayer` into `layers.0`)."""
+    alone = [{canonical(n): n for n in f.of("params/draft") if DRAFT_PARAMS + n not in o.values}
+             for f, o in ((a, b), (b, a))]  # fmt: skip
+    names = {DRAFT_PARAMS + alone[1][n]: DRAFT_PARAMS + name for n, name in alone[0].items() if n in alone[1]}
+    return replace(b, values={names.get(key, key): value for key, value in b.values.items()}) if names else b
 
 
 def _has_own_key(key: str, facts: Facts) -> bool:
@@ -102,6 +115,11 @@ def _judged(change: FactChange, a: Facts, b: Facts) -> FactChange:
     for side, keys in _PATHS.items():
         if change.key in keys and _same_weights(side, a, b):
             return replace(change, importance="noise", why=f"another folder with the same {side}")
+    if change.key.startswith("server_args/") and change.kind != "changed" and change.importance != "noise":
+        # Its default is not known here: one that is on may say when a draft is accepted.
+        off = not change.a and not change.b
+        if off or change.importance != "decisive":
+            return replace(change, importance="minor", why=OTHER_RELEASE)
     if change.key.startswith("params/") and change.key.endswith("/checksum"):
         name = change.key.removesuffix("/checksum")
         if _is_memory(a.values.get(name)) and _is_memory(b.values.get(name)):

@@ -22,6 +22,7 @@ from eagletrace.diff.measures import ACCEPT_LENGTH, Measured, measure
 from eagletrace.diff.result import CauseDelta, Diff, Divergence, Verdict
 from eagletrace.diff.trained import TrainingComparison
 from eagletrace.errors import DamagedRunError
+from eagletrace.replay.result import Replay
 from eagletrace.store import Run, open_run
 
 RunOrPath: TypeAlias = "Run | str | os.PathLike[str]"
@@ -39,36 +40,32 @@ class Digest:
     diagnosis: Diagnosis
 
 
-def diff(a: RunOrPath, b: RunOrPath) -> Diff:
+def diff(a: RunOrPath, b: RunOrPath, replayed: Sequence[Replay | None] = (None, None)) -> Diff:
     """What changed from run `a` to run `b`, and what it did to acceptance.
 
-    Takes open runs or paths (then opened, and closed again). Raises NotARunError for a path that holds no run and
-    DamagedRunError for values that cannot be counted with.
+    Takes open runs or paths (then opened, and closed again). With `replayed`, what `eagletrace.replay.engine.replay`
+    found of each run, causes are proved or dropped before they are compared. Raises NotARunError for a path that holds
+    no run and DamagedRunError for values that cannot be counted with.
     """
     with contextlib.ExitStack() as stack:
         opened = [r if isinstance(r, Run) else stack.enter_context(open_run(r, memory=MEMORY)) for r in (a, b)]
-        return compare_runs(opened[0], opened[1])
+        return diff_many(opened, replayed)[0]
 
 
-def compare_runs(a: Run, b: Run) -> Diff:
-    """The diff of two open runs."""
-    return compare(a, read(a), b, read(b))
-
-
-def read(run: Run) -> Digest:
+def read(run: Run, replayed: Replay | None = None) -> Digest:
     """Count and diagnose a run; read again when a file turned out to be damaged meanwhile."""
     try:
         before = run.warnings_so_far
-        digest = _read(run)
-        return digest if run.warnings_so_far == before else _read(run)
+        digest = _read(run, replayed)
+        return digest if run.warnings_so_far == before else _read(run, replayed)
     except (duckdb.Error, OverflowError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DamagedRunError(f"{run.path} holds values that no server records: {what}") from None
 
 
-def _read(run: Run) -> Digest:
+def _read(run: Run, replayed: Replay | None) -> Digest:
     facts, measured = read_facts(run), measure(run)
-    return Digest(facts, measured, diagnose(run))
+    return Digest(facts, measured, diagnose(run, replayed))
 
 
 def compare(a: Run, of_a: Digest, b: Run, of_b: Digest) -> Diff:
@@ -84,7 +81,8 @@ def compare(a: Run, of_a: Digest, b: Run, of_b: Digest) -> Diff:
     else:
         verdict, why = training.judge(beside, causes)
         notes = list(beside.notes)
-    told = explain(causes, contract.changes, changed=verdict == "changed")
+    proofs = [{cause.id: cause.proof for cause in digest.diagnosis.causes} for digest in (of_a, of_b)]
+    told = explain(causes, contract.changes, *proofs, changed=verdict == "changed")
     return Diff(
         of_a.diagnosis.run, of_b.diagnosis.run, verdict, why, contract.changes, contract.same, behaviour.differences,
         divergence, causes, told, behaviour.paired, tuple(notes), beside,
@@ -150,7 +148,7 @@ def _notes(a: Digest, b: Digest, behaviour: Behaviour) -> list[str]:
     return notes
 
 
-def diff_many(runs: Sequence[Run]) -> list[Diff]:
-    """Each run after the first against the first."""
-    digests = [read(run) for run in runs]
+def diff_many(runs: Sequence[Run], replayed: Sequence[Replay | None] = ()) -> list[Diff]:
+    """Each run after the first against the first; `replayed` is empty or has what a replay found of each run."""
+    digests = [read(run, found) for run, found in zip(runs, replayed or [None] * len(runs), strict=True)]
     return [compare(runs[0], digests[0], run, digest) for run, digest in zip(runs[1:], digests[1:], strict=True)]

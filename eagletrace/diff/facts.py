@@ -2,7 +2,8 @@
 
 A key of the table `contract` is its own (`draft.rope`; what the checkpoint asks for is `draft.rope (expected)`). Facts
 of other tables stand under the table's name: `checkpoint_keys/fc.weight`, `params/draft/model.fc.weight`,
-`hooks/<target>`, `events/<kind>`; and those of `run.json` as `run/torch`, `settings/level`, `server_args/port`.
+`hooks/<target>`, `events/<kind>`, `positions/depth_2` (how far the positions that the draft was given there lie from
+those of training, in most drafts); and those of `run.json` as `run/torch`, `settings/level`, `server_args/port`.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def read_facts(run: Run) -> Facts:
     )
     if events:
         values |= {f"events/{kind}": int(events.get(kind, 0)) for kind in COUNTED_EVENTS}
+    shifts = run.execute("SELECT depth, arg_max(shift, drafts) FROM rope_offsets GROUP BY depth ORDER BY depth")
+    values |= {f"positions/depth_{depth}": int(shift) for depth, shift in shifts}
     for name in ("tp_rank", "dp_rank", "pp_rank"):
         ((count,),) = run.execute(f"SELECT count(DISTINCT {name}) FROM all_ranks.contract")
         values[f"ranks/{name}"] = int(count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eagletrace.diagnose.result import RunInfo
+from eagletrace.diagnose.result import Proof, RunInfo
 from eagletrace.diff import policy
 from eagletrace.diff.trained import TrainingComparison
 
@@ -170,15 +170,20 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The changes of facts that bear on a cause that was gained or lost (`cause` None: on a change without one)."""
+    """The changes of facts that bear on a cause that was gained or lost (`cause` None: on a change without one).
+
+    `proof` is what a replay says of the cause, of the run that has it; all None where none was made.
+    """
 
     cause: str | None
     delta: Literal["gained", "lost", "behaviour"]
     changes: tuple[FactChange, ...]
+    proof: Proof = field(default_factory=Proof)
 
     def to_json(self) -> dict[str, Any]:
         """The object as `diff --json` prints it."""
-        return {"cause": self.cause, "delta": self.delta, "keys": [c.key for c in self.changes]}
+        keys = [c.key for c in self.changes]
+        return {"cause": self.cause, "delta": self.delta, "keys": keys, "proof": self.proof.to_json()}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eagletrace.lab.faults import CASES
@@ -18,7 +18,9 @@ class MatrixCase:
     regained accept length are those of the first cause's proof. `rounds` is how many were asked for.
 
     `accept_length` is None when the server died before it answered anything. `acted` is False where a fault's requests
-    were answered with the same tokens in the same rounds as without it: there is nothing to be found yet.
+    were answered with the same tokens in the same rounds as without it: there is nothing to be found yet. `diff` is the
+    verdict of a diff of the healthy run and this one (None: none was made), with a replay of both if `diff_replayed`;
+    `diff_names` are the causes that a fault gained, and of a control the first facts that say what is drafted.
     """
 
     name: str
@@ -34,6 +36,9 @@ class MatrixCase:
     rounds: int
     engine_died: bool = False
     acted: bool = True
+    diff: str | None = None
+    diff_names: list[str] = field(default_factory=list[str])
+    diff_replayed: bool = False
 
     @property
     def dormant(self) -> bool:
@@ -45,11 +50,18 @@ class MatrixCase:
         """Whether the diagnosis said that the run shows too little to say."""
         return not self.right and self.verdict == "inconclusive" and not self.found
 
+    @property
+    def diff_names_expected(self) -> bool:
+        """Whether the diff names an expected cause."""
+        return bool(set(self.diff_names) & set(self.expected))
+
     def public(self) -> dict[str, Any]:
         """The entry of `lab matrix --json`."""
         entry = asdict(self)
         del entry["engine_died"], entry["acted"]
-        return entry
+        verdict, names, replayed = (entry.pop(name) for name in ("diff", "diff_names", "diff_replayed"))
+        found = {"verdict": verdict, "names": names, "replayed": replayed}
+        return {**entry, "diff": found if verdict is not None else None}
 
 
 def summary(row: MatrixCase) -> str:
@@ -65,8 +77,9 @@ def summary(row: MatrixCase) -> str:
 def markdown(rows: Iterable[MatrixCase]) -> str:
     """The matrix as a Markdown table, for the docs."""
     lines = [
-        "| case | kind | accept length | healthy | regained | fidelity | verdict | first cause | expected | right |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| case | kind | accept length | healthy | regained | fidelity | verdict | first cause | expected | right "
+        "| diff |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = list(rows)
     for row in rows:
@@ -74,6 +87,7 @@ def markdown(rows: Iterable[MatrixCase]) -> str:
             f"`{row.name}`", row.kind, _served(row), _number(row.healthy_accept_length),
             _number(row.regained_accept_length), _number(row.fidelity, 3), row.verdict,
             _code(row.found[:1]), _code(row.expected), "yes" if row.right else _said(row),
+            _diff(row),
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", totals(rows)]) + "\n"
@@ -89,6 +103,17 @@ def totals(rows: Sequence[MatrixCase]) -> str:
         f"{sum(row.verdict == 'inconclusive' for row in rows)} inconclusive, "
         f"{sum(row.verdict == 'error' for row in rows)} not diagnosed."
     )
+
+
+def _diff(row: MatrixCase) -> str:
+    """What the diff says: of a fault whether it names an expected cause, of a control its verdict and facts."""
+    if row.diff is None:
+        return "-"
+    if row.kind == "control":
+        return f"{row.diff}: {_code(row.diff_names)}" if row.diff_names else row.diff
+    if not row.diff_names_expected:
+        return f"**{row.diff}: {_code(row.diff_names)}**"
+    return "named, by replay" if row.diff_replayed else "named"
 
 
 def proved(row: MatrixCase) -> bool:
@@ -115,7 +140,9 @@ def page(rows: Iterable[MatrixCase], pair: str) -> str:
         "fault must be named first, by an id of `expected`; a control must be healthy. `fidelity` is the share of\n"
         "served draft tokens that a replay under the first cause reproduces, `regained` the accept length of the\n"
         f"replay without it; a proof has {PROOF_FIDELITY} or more of the first, and {PROOF_REGAINED} of the healthy\n"
-        f"accept length or more. {counts[-1]:,} rounds or a little more were served of each.\n\n"
+        f"accept length or more. `diff` is what `eagletrace diff` of the healthy run and this one says: of a fault\n"
+        "whether an expected cause is gained (`by replay`: with `--draft` and `--target`), of a control its verdict\n"
+        f"and facts that say what is drafted. {counts[-1]:,} rounds or a little more were served of each.\n\n"
         f"{markdown(most)}{_without_proof(most)}{_fewer(known, counts) if len(counts) > 1 else ''}"
     )
 

@@ -24,6 +24,7 @@ from eagletrace.lab.run import LabResult, lab_run_at
 KEPT = "matrix.jsonl"
 ALL_LAYERS = {"EAGLETRACE_AUX_LAYERS": "all"}
 Progress = Callable[[str], None]
+FACTS_KEPT = 3
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -62,6 +63,11 @@ def healthy_name(entry: Case) -> str:
         return HEALTHY_OF[entry.pair]
     name = f"{HEALTHY}-{entry.engine}"
     return name if entry.worker == "v1" else f"{name}-{entry.worker}"
+
+
+def compared_with(entry: Case) -> str:
+    """The control whose run a diff compares the case's with: the same, or of a control that is its own the pair's."""
+    return HEALTHY_OF[entry.pair] if healthy_name(entry) == entry.name else healthy_name(entry)
 
 
 def run_matrix(
@@ -107,7 +113,7 @@ def run_matrix(
     if resume:
         progress(f"      {sum(entry.name in done for entry in wanted)} of {len(wanted)} cases are in {kept.path}")
     todo = [entry for entry in wanted if entry.name not in done]
-    bases = {name: case(name) for name in dict.fromkeys(healthy_name(entry) for entry in todo)}
+    bases = {name: case(name) for entry in todo for name in (healthy_name(entry), compared_with(entry))}
     healthy = dict(zip(bases, in_threads(compare, bases.values(), jobs), strict=True))
 
     def rows_of(entry: Case) -> list[MatrixCase]:
@@ -117,6 +123,9 @@ def run_matrix(
             judge(entry, served[number], healthy[base][number], proof_draft(entry, served[number], options), number)
             for number in rounds
         ]
+        if (beside := compared_with(entry)) != entry.name:
+            last, other = served[rounds[-1]], healthy[beside][rounds[-1]]
+            found[-1] = compared(entry, found[-1], last, other, proof_draft(entry, last, options))
         for row in found:
             progress(summary(row))
         if served[rounds[-1]].run is None:
@@ -221,6 +230,28 @@ def judge(
     )
 
 
+def compared(entry: Case, row: MatrixCase, served: LabResult, other: LabResult, draft: Path) -> MatrixCase:
+    """The row with what a diff of another run and this one names: of a fault causes, of a control facts.
+
+    Both runs are replayed only where the diff of what was recorded gains no cause that a fault is expected to have.
+    `draft` is what the diagnosis was given.
+    """
+    if served.run is None or other.run is None:
+        return row
+    paths = ("--draft", other.draft, "--target", other.target, "--draft", draft, "--target", served.target)
+    for models in ((), paths) if entry.kind == "fault" else ((),):
+        body = eagletrace("diff", other.run, served.run, *models)[0]
+        if entry.kind == "fault":
+            names = list(map(str, body.get("causes", {}).get("gained", [])))
+        else:
+            names = [str(fact["key"]) for fact in body.get("contract", []) if fact["importance"] == "decisive"]
+        verdict = str(body.get("verdict", "error"))
+        row = replace(row, diff=verdict, diff_names=names[:FACTS_KEPT], diff_replayed=bool(models))
+        if row.diff_names_expected:
+            break
+    return row
+
+
 def _course(answers: Sequence[Answer]) -> list[tuple[list[int], int]]:
     """Tokens and rounds of each request."""
     return [(answer.output_ids, answer.rounds) for answer in answers]
@@ -228,11 +259,16 @@ def _course(answers: Sequence[Answer]) -> list[tuple[list[int], int]]:
 
 def diagnose(run: Path, draft: Path, target: Path) -> Diagnosis:
     """Diagnose in a process of its own, as a user would; what it cannot read gives verdict `error`."""
-    command = [sys.executable, "-m", "eagletrace.cli", "diagnose", str(run)]
-    command += ["--draft", str(draft), "--target", str(target), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return Diagnosis(*eagletrace("diagnose", run, "--draft", draft, "--target", target))
+
+
+def eagletrace(*command: str | Path) -> tuple[dict[str, Any], int]:
+    """The object that a command prints with `--json`, and its exit status; an empty one and a message on stderr where
+    it prints none."""
+    line = [sys.executable, "-m", "eagletrace.cli", *map(str, command), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     try:
-        return Diagnosis(dict(json.loads(done.stdout)), done.returncode)
+        return dict(json.loads(done.stdout)), done.returncode
     except ValueError:
         print(done.stderr.strip(), file=sys.stderr)
-        return Diagnosis({}, done.returncode)
+        return {}, done.returncode

@@ -14,7 +14,7 @@ from eagletrace.report.console import is_fancy, make_console, print_parts
 from eagletrace.report.diff_facts import fact_lines, values
 from eagletrace.report.diff_training import training_lines
 from eagletrace.report.tables import plain_table, rich_table
-from eagletrace.report.terminal import bullets
+from eagletrace.report.terminal import bullets, proved
 from eagletrace.report.text import cell, safe
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def _explained(found: Explanation) -> tuple[str, str]:
     text = "; ".join(keys) + (f"; and {more} more" if more > 0 else "")
     if found.cause is None:
         return "May explain it", text or "no load-time fact that acts on acceptance changed"
-    return f"Cause {found.delta}", f"{found.cause}" + (f" ({text})" if text else " (no fact that bears on it changed)")
+    facts = f" ({text})" if text else " (no fact that bears on it changed)"
+    proof = f". {words}" if (words := proved(found.proof)) else ""
+    return f"Cause {found.delta}", f"{found.cause}{facts}{proof}"
 
 
 def _subject(name: str, run: RunInfo) -> str:

@@ -17,7 +17,7 @@ from eagletrace.report.evidence import evidence_rows
 from eagletrace.report.text import safe
 
 if TYPE_CHECKING:
-    from eagletrace.diagnose.result import Acceptance, Cause, Check, Diagnosis, Evidence
+    from eagletrace.diagnose.result import Acceptance, Cause, Check, Diagnosis, Evidence, Proof
 
 VERDICTS = {
     "fault": ("FAULT", "red"),
@@ -142,13 +142,20 @@ def _cause(number: int, cause: Cause, width: int, *, fancy: bool) -> Iterator[Re
     for evidence in cause.evidence:
         yield from _evidence(evidence, width, fancy=fancy)
     yield Text.assemble(("Fix: ", "bold green"), safe(cause.fix))
-    proof = cause.proof
-    if proof.repaired_accept_length is not None and proof.served_accept_length is not None:
-        yield Text(
-            f"Proof by replay: accept length {proof.served_accept_length:.2f} as served, "
-            f"{proof.repaired_accept_length:.2f} repaired"
-        )
+    if words := proved(cause.proof):
+        yield Text(words)
     yield Text(safe(f"More: eagletrace explain {cause.id}"), style="dim")
+
+
+def proved(proof: Proof) -> str:
+    """A proof in words, or what was replayed where nothing was regained; empty where there was no replay."""
+    lengths = ((proof.served_accept_length, "as served"), (proof.repaired_accept_length, "repaired"))
+    told = ", ".join(f"{length:.2f} {when}" for length, when in lengths if length is not None)
+    said = [f"accept length {told}"] if told else []
+    if proof.reproduces_served is not None:
+        said.append(f"with this fault the reference drafts {proof.reproduces_served:.1%} of the served tokens")
+    label = "Replay" if proof.repaired_accept_length is None else "Proof by replay"
+    return f"{label}: {'; '.join(said)}" if said else ""
 
 
 def _evidence(evidence: Evidence, width: int, *, fancy: bool) -> Iterator[RenderableType]:

@@ -33,10 +33,29 @@ def test_diagnose_goes_on_without_states(capsys: Capture) -> None:
     assert "no proof by replay" in err and any("EAGLETRACE_LEVEL=tensors" in w for w in value["warnings"])
 
 
-@pytest.mark.parametrize("command", ["replay", "diagnose"])
-def test_one_of_the_two_folders_alone_is_refused(command: str, capsys: Capture) -> None:
-    assert main([command, str(DEMO), "--draft", "d"]) == 2
+@pytest.mark.parametrize("command", [["replay"], ["diagnose"], ["diff", str(DEMO)]])
+def test_one_of_the_two_folders_alone_is_refused(command: list[str], capsys: Capture) -> None:
+    assert main([*command, str(DEMO), "--draft", "d"]) == 2
     assert "--target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_diff_takes_models_once_or_for_each_run(count: int, capsys: Capture) -> None:
+    runs, drafts = [str(DEMO)] * 3, ["--draft", "d"] * count
+    assert main(["diff", *runs, *drafts, "--target", "t"]) == 2
+    err = capsys.readouterr().err
+    assert f"--draft is given {count} times for 3 runs: give it once, or once for each run" in err
+
+
+def test_a_diff_goes_on_without_states(capsys: Capture) -> None:
+    assert main(["diff", str(DEMO), str(DEMO), *GOOD, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["warnings"]) == 2 and err.count("no proof by replay") == 2
+
+
+def test_a_diff_of_a_draft_that_is_not_there_is_refused(capsys: Capture) -> None:
+    assert main(["diff", str(DEMO), str(DEMO), "--draft", "nowhere", "--target", "nowhere"]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", ["0", "-3", "many"])

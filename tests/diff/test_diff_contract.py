@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eagletrace.diff.contract import compare_contract
+from eagletrace.diff.contract import OTHER_RELEASE, compare_contract
 from eagletrace.diff.facts import Facts
 from eagletrace.diff.importance import importance
 from eagletrace.diff.result import FactChange
@@ -112,3 +112,34 @@ def test_true_is_not_one() -> None:
 def test_every_fact_of_the_contract_has_an_importance_of_its_own() -> None:
     minor = {key for key in CONTRACT_KEYS if importance(key) == ("minor", "")}
     assert minor <= {"engine.name"}
+
+
+def test_a_parameter_that_another_release_names_otherwise_is_the_same_one() -> None:
+    old = of({**BASE, "params/draft/model.midlayer.self_attn.qkv_proj.weight": PARAM})
+    new = {**BASE, "params/draft/model.layers.0.self_attn.qkv_proj.weight": PARAM}
+    assert compare_contract(old, of(new)).changes == ()
+    new["params/draft/model.layers.0.self_attn.qkv_proj.weight"] = {**PARAM, "checksum": "bb"}
+    (change,) = compare_contract(old, of(new)).changes
+    assert change.key == "params/draft/model.midlayer.self_attn.qkv_proj.weight/checksum"
+    both = {**new, "params/draft/model.midlayer.self_attn.qkv_proj.weight": PARAM}  # two of one release
+    (change,) = compare_contract(of(both), of(new)).changes
+    assert (change.key, change.kind) == ("params/draft/model.midlayer.self_attn.qkv_proj.weight", "gone")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "importance"),
+    [("speculative_use_rejection_sampling", False, "minor"), ("speculative_use_rejection_sampling", True, "decisive"),
+     ("speculative_boundary_reduction", "rs", "minor"), ("some_port", 0, "noise")],
+)  # fmt: skip
+def test_an_argument_that_one_release_has_says_something_only_where_it_decides(
+    key: str, value: Any, importance: str
+) -> None:
+    change = changed(f"server_args/{key}", value)
+    assert (change.kind, change.importance) == ("added", importance)
+    assert changed(f"server_args/{key}", value, of({**BASE, f"server_args/{key}": "other"})).why != OTHER_RELEASE
+
+
+def test_positions_that_the_draft_is_given_say_what_is_drafted() -> None:
+    change = changed("positions/depth_2", 1, of({**BASE, "positions/depth_2": 0}))
+    assert (change.a, change.b, change.importance) == (0, 1, "decisive")
+    assert changed("positions/depth_2", 1).unrecorded  # a run without drafts

@@ -14,9 +14,12 @@ import eagletrace
 from eagletrace.cli.main import main
 from eagletrace.diff import Diff, diff
 from eagletrace.errors import NotARunError
-from tests.diagnose.synthetic import DEFAULT_LAYERS, HEALTHY_RATES, LAYER, POOR, Synthetic
+from eagletrace.replay.result import Hypothesis, Potential, Replay
+from eagletrace.report.diff import print_diff
+from tests.diagnose.synthetic import DEFAULT_LAYERS, HEALTHY_RATES, LAYER, POOR, ROPE, Synthetic
 
 REQUESTS = 24
+OTHER_ROPE = {**ROPE, "theta": 500000.0}
 
 
 def configured(seed: int, *, prompts: str = "p", rates: tuple[float, ...] = HEALTHY_RATES) -> Synthetic:
@@ -80,6 +83,34 @@ def test_the_other_way_round_the_cause_is_lost(written: Write) -> None:
     assert found.verdict == "changed" and found.causes.lost == ("weights.not_loaded",) and not found.causes.gained
     keys = [c.key for c in found.explanations[0].changes]
     assert any(k.startswith("checkpoint_keys/midlayer.self_attn") and k.endswith("/fate") for k in keys)
+
+
+def test_a_cause_that_only_a_replay_names_is_gained_with_its_proof(
+    written: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worse = configured(2, rates=POOR).fact("draft.rope", OTHER_ROPE).fact("target.rope", OTHER_ROPE)
+    a, b = written(configured(1)), written(worse)
+    good, bad = Potential(3.5, 3.3, 3.7, 700), Potential(1.2, 1.1, 1.3, 700)
+    found = (Hypothesis("rope.mismatch", "theta 10000", 0.997, 3.49, 1.2),)
+    replays = (
+        Replay({1: 1.0}, 1.0, good, good, 1.0, good, best=good),
+        Replay({1: 0.3}, 0.3, good, bad, 1.0, bad, best=good, found=found),
+    )
+    plain, proved = diff(a, b), diff(a, b, replays)
+    assert plain.causes.gained == () and plain.explanations[0].cause is None
+    assert proved.causes.gained == ("rope.mismatch",) and "gained rope.mismatch" in proved.why
+    (told,) = proved.explanations
+    assert [c.key for c in told.changes] == ["draft.rope.theta", "target.rope.theta"]
+    assert told.to_json()["proof"] == {
+        "reproduces_served": 0.997, "served_accept_length": 1.2, "repaired_accept_length": 3.49,
+    }  # fmt: skip
+    (told,) = diff(b, a, replays[::-1]).explanations
+    assert (told.delta, told.proof.repaired_accept_length) == ("lost", 3.49)
+    monkeypatch.setenv("COLUMNS", "200")
+    print_diff(proved)
+    out = capsys.readouterr().out
+    assert "Cause gained: rope.mismatch (draft.rope.theta: " in out
+    assert "Proof by replay: accept length 1.20 as served, 3.49 repaired; with this fault" in out
 
 
 def test_a_change_without_a_cause_lists_what_may_explain_it(written: Write) -> None:

@@ -50,6 +50,16 @@ def command(name: str, result: LabResult) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
+def compared(a: LabResult, b: LabResult) -> tuple[dict[str, Any], int]:
+    """What `eagletrace diff` of two lab runs says, each replayed from what it was served with; and its exit status."""
+    line = [sys.executable, "-m", "eagletrace.cli", "diff", str(a.run), str(b.run), "--json"]
+    for result in (a, b):
+        line += ["--draft", str(result.draft), "--target", str(result.target)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
 def opened(served: Diagnosed) -> Run:
     """The run that a case left."""
     assert served.result.run is not None

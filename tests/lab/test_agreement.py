@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from docs import releases
+from eagletrace.diff import diff
 from eagletrace.instrumentations.sglang import signatures
 from eagletrace.instrumentations.sglang.targets import BY_NAME
 from eagletrace.lab.load import LoadOptions
@@ -42,12 +44,13 @@ class Setup:
 
 
 NEWEST, OLD = Setup("0.5.23", "v2", 1), Setup("0.5.9", "v2", 1)
+TREE, MIDDLE, FIRST_WORKER = Setup("0.5.23", "v2", 4), Setup("0.5.20", "v2", 1), Setup("0.5.9", "v1", 1)
 SETUPS = [
     NEWEST,
-    Setup("0.5.23", "v2", 4),
-    pytest.param(Setup("0.5.20", "v2", 1), marks=pytest.mark.lab_0_5_20),
+    TREE,
+    pytest.param(MIDDLE, marks=pytest.mark.lab_0_5_20),
     pytest.param(Setup("0.5.20", "v2", 4), marks=pytest.mark.lab_0_5_20),
-    pytest.param(Setup("0.5.9", "v1", 1), marks=pytest.mark.lab_0_5_9),
+    pytest.param(FIRST_WORKER, marks=pytest.mark.lab_0_5_9),
     pytest.param(Setup("0.5.9", "v1", 4), marks=pytest.mark.lab_0_5_9),
     pytest.param(OLD, marks=pytest.mark.lab_0_5_9),
 ]
@@ -82,16 +85,30 @@ def plain_runs() -> dict[Setup, LabResult]:
     return {}
 
 
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Setup], LabResult]:
+    """Traced answers, each served once."""
+    served: dict[Setup, LabResult] = {}
+
+    def once(setup: Setup) -> LabResult:
+        if setup not in served:
+            served[setup] = serve(setup, tmp_path_factory.mktemp("traced"), True)
+        return served[setup]
+
+    return once
+
+
 @pytest.fixture(scope="module", params=SETUPS, ids=str)
 def pair(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plain_runs: dict[Setup, LabResult]
-) -> tuple[Setup, LabResult, LabResult, Run]:
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plain_runs: dict[Setup, LabResult],
+    traced: Callable[[Setup], LabResult],
+) -> tuple[Setup, LabResult, LabResult, Run]:  # fmt: skip
     folder = tmp_path_factory.mktemp("agreement")
     setup: Setup = request.param
-    traced, same = serve(setup, folder, True), setup.untraced()
+    result, same = traced(setup), setup.untraced()
     plain = plain_runs[same] if same in plain_runs else plain_runs.setdefault(same, serve(same, folder, False))
-    assert traced.run is not None and plain.run is None
-    return setup, traced, plain, open_run(traced.run)
+    assert result.run is not None and plain.run is None
+    return setup, result, plain, open_run(result.run)
 
 
 def by_request(run: Run, query: str) -> dict[str, Any]:
@@ -221,3 +238,27 @@ def test_the_targets_found_are_those_of_the_matrix(pair: tuple[Setup, LabResult,
     assert {t: s == "missing" for t, s in seen.items() if t in read} == {
         t: s == "missing" for t, s in read.items() if t in seen
     }
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "facts", "verdict"),
+    [
+        pytest.param(OLD, NEWEST, {"positions/depth_2": (1, 0), "server.attention_backend.decode": ("torch_native",
+                     "intel_amx")}, "changed", marks=pytest.mark.lab_0_5_9, id="release, positions, backend"),
+        pytest.param(FIRST_WORKER, OLD, {"server.worker": ("EAGLEWorker", "EAGLEWorkerV2")}, "same",
+                     marks=pytest.mark.lab_0_5_9, id="worker"),
+        pytest.param(MIDDLE, NEWEST, {"engine.version": ("0.5.20", "0.5.23")}, "same", marks=pytest.mark.lab_0_5_20,
+                     id="release"),
+        pytest.param(NEWEST, TREE, {"server.speculative_eagle_topk": (1, 4)}, "changed", id="chain and tree"),
+    ],
+)  # fmt: skip
+def test_a_diff_names_what_was_changed(
+    a: Setup, b: Setup, facts: dict[str, tuple[Any, Any]], verdict: str, traced: Callable[[Setup], LabResult]
+) -> None:
+    one, other = traced(a).run, traced(b).run
+    assert one is not None and other is not None
+    found = diff(one, other)
+    named = {fact.key: (fact.a, fact.b) for fact in found.contract if fact.importance in ("decisive", "relevant")}
+    assert facts.items() <= named.items()
+    assert (found.verdict, found.causes.gained, found.causes.lost) == (verdict, (), ())
+    assert found.divergence.same_outputs == found.divergence.compared

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnosed import Diagnosed, diagnosed, named, proved
+from diagnosed import Diagnosed, compared, diagnosed, named, proved
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 PROVED = [
@@ -17,6 +17,13 @@ PROVED = [
     "rope-theta",
     *(pytest.param(name, marks=pytest.mark.soak) for name in ("own-embeddings-replaced", "stale-extend-states")),
 ]
+BROUGHT_BY = {
+    "layer-keys-0.5.9": "checkpoint_keys/midlayer.self_attn.q_proj.weight",
+    "rope-theta": "draft.rope.theta",
+    "own-embeddings-replaced": "embed.replaced",
+    "stale-extend-states": None,
+}
+"""The changed fact that a diff with the healthy run names; no fact of the start shows the last one."""
 UNPROVED = ("target-too-shallow", "simulated-acceptance")
 """The server dies before it drafts; acceptance is made up."""
 KILLS = ("d2t-absolute", "target-too-shallow")  # the first under real decoding, the second at its first request
@@ -33,7 +40,14 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
 def test_a_fault_is_named_first_and_proved(name: str, healthy: Diagnosed, tmp_path: Path) -> None:
     result, diagnosis, _ = diagnosed(name, tmp_path)
     named(name, result, diagnosis, dies=name in KILLS)
-    proved(diagnosis, healthy.diagnosis["acceptance"]["accept_length"])
+    usual = healthy.diagnosis["acceptance"]["accept_length"]
+    proved(diagnosis, usual)
+    difference, status = compared(healthy.result, result)
+    assert (difference["verdict"], status) == ("changed", 1)
+    assert difference["causes"]["gained"] == [diagnosis["causes"][0]["id"]]
+    (told,) = difference["explanations"]
+    assert BROUGHT_BY[name] in (told["keys"] or [None])
+    assert told["proof"]["repaired_accept_length"] >= 0.95 * usual
 
 
 @pytest.mark.parametrize("name", UNPROVED)

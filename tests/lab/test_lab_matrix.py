@@ -85,8 +85,9 @@ def test_json_and_markdown() -> None:
     body = confusion.to_json([row])
     assert set(body["cases"][0]) == {
         "name", "kind", "expected", "found", "verdict", "accept_length", "healthy_accept_length", "fidelity",
-        "regained_accept_length", "right", "rounds",
+        "regained_accept_length", "right", "rounds", "diff",
     }  # fmt: skip
+    assert body["cases"][0]["diff"] is None
     json.dumps(body, allow_nan=False)
     table = confusion.markdown([row])
     assert "| `d2t-absolute` | fault | died | 2.60 | - | - | fault | `vocab.d2t_encoding` |" in table
@@ -96,6 +97,60 @@ def test_json_and_markdown() -> None:
     page = confusion.page([control, row], "a pair")
     assert page.startswith("# Faults and controls on the real engine\n\n2 of 2 cases are right.")
     assert page.index("| `d2t-absolute` |") < page.index("| `healthy` |")
+
+
+COMPARED = {"verdict": "changed", "causes": {"gained": []}, "contract": [
+    {"key": "draft.rope.theta", "importance": "decisive"}, {"key": "engine.version", "importance": "relevant"},
+]}  # fmt: skip
+
+
+def compared(name: str, bodies: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> tuple[MatrixCase, list[Any]]:
+    """The row of a case whose diffs print these objects, and the commands that were given."""
+    given: list[Any] = []
+
+    def run(*command: str | Path) -> tuple[dict[str, Any], int]:
+        given.append(command)
+        return bodies[len(given) - 1], 1
+
+    monkeypatch.setattr(matrix, "eagletrace", run)
+    entry = case(name)
+    row = MatrixCase(name, entry.kind, list(entry.expected), [], "fault", 1.0, 2.0, None, None, True, 20)
+    served = [replace(result(2.0), run=Path(f"/runs/{n}"), draft=Path(f"/drafts/{n}")) for n in (1, 2)]
+    return matrix.compared(entry, row, served[0], served[1], Path("/drafts/own")), given
+
+
+def test_a_fault_is_compared_by_replay_only_where_the_recorded_facts_name_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = {**COMPARED, "causes": {"gained": ["rope.mismatch"]}}
+    row, given = compared("rope-theta", [named], monkeypatch)
+    assert given == [("diff", Path("/runs/2"), Path("/runs/1"))]
+    assert row.public()["diff"] == {"verdict": "changed", "names": ["rope.mismatch"], "replayed": False}
+    assert confusion.markdown([row]).splitlines()[2].endswith("| yes | named |")
+    row, given = compared("rope-theta", [COMPARED, named], monkeypatch)
+    target = ("--target", result(2.0).target)
+    assert given[1][3:] == ("--draft", Path("/drafts/2"), *target, "--draft", Path("/drafts/own"), *target)
+    assert confusion.markdown([row]).splitlines()[2].endswith("| yes | named, by replay |")
+    row, _ = compared("rope-theta", [COMPARED, COMPARED], monkeypatch)
+    assert confusion.markdown([row]).splitlines()[2].endswith("| yes | **changed: none** |")
+
+
+def test_a_control_is_told_by_the_facts_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, given = compared("tree", [COMPARED], monkeypatch)
+    assert len(given) == 1 and confusion.markdown([row]).splitlines()[2].endswith(
+        "| yes | changed: `draft.rope.theta` |"
+    )
+    row, _ = compared("tree", [{"verdict": "same", "contract": []}], monkeypatch)
+    assert confusion.markdown([row]).splitlines()[2].endswith("| yes | same |")
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("tree", "healthy"), ("healthy-0.5.9", "healthy"), ("healthy", "healthy"), ("layer-keys-0.5.9", "healthy-0.5.9"),
+     ("rope-theta-of-the-target", "rope-theta-of-its-own"), ("kimi-tree", "kimi-healthy")],
+)  # fmt: skip
+def test_which_run_a_case_is_compared_with(name: str, other: str) -> None:
+    assert matrix.compared_with(case(name)) == other
 
 
 def matrix_row(
@@ -186,7 +241,7 @@ def test_what_is_done_is_not_served_again(monkeypatch: pytest.MonkeyPatch, tmp_p
         return dict.fromkeys(rounds, result(2.6))
 
     monkeypatch.setattr(matrix, "lab_run_at", serve)
-    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("fault", "weights.missing", exit_code=1)))
+    monkeypatch.setattr(matrix, "eagletrace", always(({"verdict": "healthy"}, 0)))
 
     def run(rounds: list[int]) -> list[tuple[str, int]]:
         rows = matrix.run_matrix(
@@ -212,7 +267,7 @@ def test_the_diagnosis_is_given_the_models(name: str, monkeypatch: pytest.Monkey
 
     def run(command: list[str], **_more: object) -> SimpleNamespace:
         given.append(command)
-        return SimpleNamespace(stdout='{"verdict": "healthy", "causes": []}', stderr="", returncode=0)
+        return SimpleNamespace(stdout='{"verdict": "healthy", "causes": {}}', stderr="", returncode=0)
 
     served: list[ServeOptions] = []
 
@@ -225,7 +280,8 @@ def test_the_diagnosis_is_given_the_models(name: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(matrix, "lab_run_at", serve)
     matrix.run_matrix(ServeOptions(dir=tmp_path), LoadOptions(rounds=20), [name], print)
     draft = "/models/draft-1" if name == "healthy" else str(shipped_pair() / "drafts" / "default")
-    assert given[-1][-5:] == ["--draft", draft, "--target", "/models/target-1", "--json"]
+    (command,) = (command for command in given if "diagnose" in command)
+    assert command[-5:] == ["--draft", draft, "--target", "/models/target-1", "--json"]
     assert {options.level for options in served} == {"tensors"}
     assert {options.extra_env["EAGLETRACE_AUX_LAYERS"] for options in served} == {"all"}
 
@@ -244,7 +300,7 @@ def test_the_cases_of_one_pair_or_of_all(
         assert options.pair is None  # the case says it
         return dict.fromkeys(rounds, result(2.6))
 
-    monkeypatch.setattr(matrix, "diagnose", always(diagnosis("healthy", exit_code=0)))
+    monkeypatch.setattr(matrix, "eagletrace", always(({"verdict": "healthy"}, 0)))
     monkeypatch.setattr(matrix, "lab_run_at", serve)
     rows = matrix.run_matrix(ServeOptions(dir=tmp_path, **asked), LoadOptions(), [], print)
     assert {case(row.name).pair for row in rows} == {case(name).pair for name in served} == pairs

@@ -80,10 +80,11 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
         ([str(DEMO_RUN), "--tokenizer", "/no/such/tokenizer.json"], "--tokenizer /no/such/tokenizer.json: cannot read"),
         ([str(DEMO_RUN), "--tokenizer", str(DEMO_RUN / "run.json")], "is no tokenizer"),
         ([str(DEMO_RUN), "--draft", "/x"], "--draft alone proves nothing"),
-        ([str(DEMO_RUN), str(DEMO_RUN), "--draft", "/x", "--target", "/y"], "belong to a report of one run"),
+        ([str(DEMO_RUN), *("--draft", "/x") * 2, "--target", "/y"], "--draft is given 2 times for one run"),
+        ([str(DEMO_RUN), str(DEMO_RUN), *("--draft", "/x") * 3, "--target", "/y"], "--draft is given 3 times"),
         ([str(DEMO_RUN), "/no/such/run"], "/no/such/run"),
     ],
-    ids=["no run", "no tokenizer", "other JSON", "draft alone", "two and a draft", "no second run"],
+    ids=["no run", "no tokenizer", "other JSON", "draft alone", "two drafts", "three drafts", "no second run"],
 )
 def test_what_cannot_be_reported(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -102,6 +103,18 @@ def test_a_draft_without_recorded_states_is_a_note(tmp_path: Path, capsys: Captu
     assert "no proof by replay" in capsys.readouterr().err
     page = Page(output.read_text(encoding="utf-8"))
     assert "no proof by replay" in page.text and f"--draft {draft}" in page.text
+
+
+def test_two_runs_are_replayed_each(tmp_path: Path, capsys: Capture) -> None:
+    pytest.importorskip("torch")
+    output, drafts = tmp_path / "page.html", TARGET.parent / "drafts"
+    models = ["--draft", str(drafts / "default"), "--draft", str(drafts / "full_vocab"), "--target", str(TARGET)]
+    assert main(["report", str(DEMO_RUN), str(DEMO_RUN), "-o", str(output), *models]) == 0
+    assert capsys.readouterr().err.count("no proof by replay") == 2
+    text = Page(output.read_text(encoding="utf-8")).text
+    assert text.count("no proof by replay") == 2
+    for variant in ("default", "full_vocab"):
+        assert f"--draft {drafts / variant} --target {TARGET}" in text
 
 
 def test_two_runs_and_what_differs(tmp_path: Path, capsys: Capture) -> None:

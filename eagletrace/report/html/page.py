@@ -20,7 +20,7 @@ from eagletrace.report.html import figures, repeat
 from eagletrace.report.html.gather import RunReport, value_of
 from eagletrace.report.html.repeat import Origin
 from eagletrace.report.page import link
-from eagletrace.report.terminal import VERDICTS
+from eagletrace.report.terminal import VERDICTS, proved
 from eagletrace.report.text import cell, safe
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _environment() -> jinja2.Environment:
     names: dict[str, Any] = {
         "verdicts": VERDICTS, "numbered": figures.numbered, "steps": repeat.steps, "differs": _differs,
         "causes": CAUSES, "server_arguments": repeat.server_arguments, "LONG": LONG,
-        "MAX_EVIDENCE_ROWS": MAX_EVIDENCE_ROWS,
+        "MAX_EVIDENCE_ROWS": MAX_EVIDENCE_ROWS, "proved": proved,
     }  # fmt: skip
     environment.filters.update(filters)
     environment.globals.update(names)
