@@ -1,9 +1,10 @@
-"""How long `diagnose` of a run and `diff` of two take over runs that the recorder wrote, and how much memory.
+"""How long `diagnose`, `report` and `diff` take over runs that the recorder wrote, and how much memory.
 
     python -m benchmarks.diagnose_speed [--nodes 10_000_000] [--runs 5] [--run FOLDER] [--other FOLDER]
 
 Writes `benchmarks/out/diagnose.json`. Runs are pinned to two cores. The ratio is that of a query over the same rows in
-many small files and in one file of each table, in pairs; its control compares the one file with itself.
+many small files and in one file of each table, in pairs; its control compares the one file with itself. The page that
+`report` writes is opened in headless Chromium, where there is one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from benchmarks.make_run import make
-from benchmarks.statistics import Figure, median_interval, paired, publish
+from benchmarks.statistics import Figure, median_interval, paired, publish, single
 
 CORES = 2
 SECONDS, MIB, RATIO = 3.0, 1024.0, 2.0
 DIFF_SECONDS, DIFF_MIB = 10.0, 2048.0
+PAGE_MB, OPENS_SECONDS = 3.0, 2.0
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ROUND_TABLES = ("rounds", "drafts", "verifies", "spans", "hidden")
 QUERY = "SELECT depth, count(*) AS nodes, count(*) FILTER (WHERE accepted) AS accepted FROM verifies GROUP BY depth"
 Sample = tuple[float, float]  # seconds, MiB
@@ -62,6 +65,33 @@ def cost(what: str, command: Sequence[str], runs: int, seconds: float, mib: floa
         absolute(f"{what}, time", "s", [s for s, _ in samples], seconds),
         absolute(f"{what}, peak memory", "MiB", [m for _, m in samples], mib),
     ]
+
+
+def page(run: Path, folder: Path, what: str, runs: int) -> list[Figure]:
+    """What the report of a run costs to write, its size, and how long Chromium takes until it has loaded."""
+    file = folder / "report.html"
+    seconds, mib = measure("report", str(run), "-o", str(file))
+    found = [
+        single(f"{what}, time to write", "s", seconds),
+        single(f"{what}, peak memory", "MiB", mib),
+        single(f"{what}, size of the page", "MB", file.stat().st_size / 1e6, PAGE_MB),
+    ]
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return found
+    from playwright.sync_api import sync_playwright
+
+    loaded = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        opened = list[float]()
+        for _ in range(runs):
+            tab = started.new_page()
+            tab.goto(file.as_uri())
+            opened.append(float(tab.evaluate(loaded)) / 1000)
+            tab.close()
+        started.close()
+    return [*found, absolute(f"{what}, time to open", "s", opened, OPENS_SECONDS)]
 
 
 def split(run: Path, copy: Path, files: int) -> int:
@@ -116,6 +146,7 @@ def main() -> None:
                 DIFF_SECONDS,
                 DIFF_MIB,
             ),
+            *page(run, folder, f"report of {of}", options.runs),
             compare_files(run, folder, options.files, options.runs),
         ]
     finally:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Literal
 
 from eagletrace.diagnose.checks import FACT_PREFIX, load_checks
-from eagletrace.diagnose.result import Proof
+from eagletrace.diagnose.result import Diagnosis
 from eagletrace.diff.result import CauseDelta, Explanation, FactChange
 
 _TABLES = {"params": "params/*", "checkpoint_keys": "checkpoint_keys/*", "hooks": "hooks/*"}
@@ -78,19 +77,16 @@ def patterns(cause: str) -> tuple[str, ...]:
 
 
 def explain(
-    delta: CauseDelta, changes: Sequence[FactChange], of_a: Mapping[str, Proof], of_b: Mapping[str, Proof],
-    *, changed: bool,
-) -> tuple[Explanation, ...]:  # fmt: skip
+    delta: CauseDelta, changes: Sequence[FactChange], a: Diagnosis, b: Diagnosis, *, changed: bool
+) -> tuple[Explanation, ...]:
     """For each cause gained or lost the changes of facts that bear on it, and its proof in the run that has it; for a
     change without a cause all of them."""
     told = [c for c in changes if c.importance in ("decisive", "relevant")]
-    words: tuple[tuple[Literal["gained", "lost"], tuple[str, ...], Mapping[str, Proof]], ...]
-    words = ("gained", delta.gained, of_b), ("lost", delta.lost, of_a)
+    of_a, of_b = ({cause.id: cause for cause in of.causes} for of in (a, b))
     found = [
-        Explanation(cause, word, tuple(_bearing(cause, told)), proofs.get(cause, Proof()))
-        for word, causes, proofs in words
-        for cause in causes
+        Explanation(id_, "gained", tuple(_bearing(id_, told)), of_b[id_].proof, of_b[id_].fix) for id_ in delta.gained
     ]
+    found += [Explanation(id_, "lost", tuple(_bearing(id_, told)), of_a[id_].proof) for id_ in delta.lost]
     if not found and changed and told:
         found = [Explanation(None, "behaviour", tuple(told))]
     return tuple(found)

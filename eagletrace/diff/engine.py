@@ -81,8 +81,7 @@ def compare(a: Run, of_a: Digest, b: Run, of_b: Digest) -> Diff:
     else:
         verdict, why = training.judge(beside, causes)
         notes = list(beside.notes)
-    proofs = [{cause.id: cause.proof for cause in digest.diagnosis.causes} for digest in (of_a, of_b)]
-    told = explain(causes, contract.changes, *proofs, changed=verdict == "changed")
+    told = explain(causes, contract.changes, of_a.diagnosis, of_b.diagnosis, changed=verdict == "changed")
     return Diff(
         of_a.diagnosis.run, of_b.diagnosis.run, verdict, why, contract.changes, contract.same, behaviour.differences,
         divergence, causes, told, behaviour.paired, tuple(notes), beside,

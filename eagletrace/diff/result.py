@@ -172,18 +172,20 @@ class Divergence:
 class Explanation:
     """The changes of facts that bear on a cause that was gained or lost (`cause` None: on a change without one).
 
-    `proof` is what a replay says of the cause, of the run that has it; all None where none was made.
+    `proof` is what a replay says of the cause, of the run that has it; all None where none was made. `fix` is the
+    remedy of a cause that was gained.
     """
 
     cause: str | None
     delta: Literal["gained", "lost", "behaviour"]
     changes: tuple[FactChange, ...]
     proof: Proof = field(default_factory=Proof)
+    fix: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The object as `diff --json` prints it."""
         keys = [c.key for c in self.changes]
-        return {"cause": self.cause, "delta": self.delta, "keys": keys, "proof": self.proof.to_json()}
+        return {"cause": self.cause, "delta": self.delta, "keys": keys, "proof": self.proof.to_json(), "fix": self.fix}
 
 
 @dataclass(frozen=True)

@@ -64,11 +64,13 @@ def render(
 
 def _card(diff: Diff, names: tuple[str, str], *, fancy: bool) -> RenderableType:
     word, colour = VERDICTS[diff.verdict]
-    length = _length(diff)
     texts = [Text.assemble((f"{word}: ", f"bold {colour}"), (safe(diff.why), "bold"))]
-    if length is not None and length.a is not None and length.b is not None:
-        texts.append(_labelled("Accept length", f"{length.a:.2f} -> {length.b:.2f}{_by(length)}"))
-    texts += [_labelled(*_explained(e)) for e in diff.explanations]
+    if told := lengths(diff):
+        texts.append(_labelled("Accept length", told))
+    for explanation in diff.explanations:
+        texts.append(_labelled(*explained(explanation)))
+        if explanation.fix:
+            texts.append(Text.assemble(("Fix: ", "bold green"), safe(explanation.fix)))
     if diff.divergence.first is not None:
         texts.append(_labelled("First divergence", _parting(diff.divergence.first, names)))
     texts += [Text(safe(_subject(name, run)), "dim") for name, run in zip(names, (diff.a, diff.b), strict=True)]
@@ -80,6 +82,14 @@ def _labelled(label: str, text: str) -> Text:
     return Text.assemble((f"{label}: ", "bold"), safe(text))
 
 
+def lengths(diff: Diff) -> str:
+    """Both accept lengths and how sure their difference is; empty where one is not known."""
+    length = _length(diff)
+    if length is None or length.a is None or length.b is None:
+        return ""
+    return f"{length.a:.2f} -> {length.b:.2f}{_by(length)}"
+
+
 def _by(length: Difference) -> str:
     if length.ci_low is None or length.ci_high is None:
         return f" ({length.why})" if length.why else ""
@@ -87,7 +97,7 @@ def _by(length: Difference) -> str:
     return f", {length.difference:+.2f} (95 % interval {length.ci_low:+.2f} to {length.ci_high:+.2f}), {says}"
 
 
-def _explained(found: Explanation) -> tuple[str, str]:
+def explained(found: Explanation) -> tuple[str, str]:
     """A cause with what bears on it, or a change of behaviour with what else changed."""
     keys = [f"{c.key}: {values(c, 32)}" for c in found.changes[:KEYS_SHOWN]]
     more = len(found.changes) - len(keys)

@@ -104,13 +104,15 @@ def test_a_cause_that_only_a_replay_names_is_gained_with_its_proof(
     assert told.to_json()["proof"] == {
         "reproduces_served": 0.997, "served_accept_length": 1.2, "repaired_accept_length": 3.49,
     }  # fmt: skip
+    assert told.fix.startswith("Set rope_theta")
     (told,) = diff(b, a, replays[::-1]).explanations
-    assert (told.delta, told.proof.repaired_accept_length) == ("lost", 3.49)
+    assert (told.delta, told.proof.repaired_accept_length, told.fix) == ("lost", 3.49, "")
     monkeypatch.setenv("COLUMNS", "200")
     print_diff(proved)
     out = capsys.readouterr().out
     assert "Cause gained: rope.mismatch (draft.rope.theta: " in out
     assert "Proof by replay: accept length 1.20 as served, 3.49 repaired; with this fault" in out
+    assert "Fix: Set rope_theta" in out
 
 
 def test_a_change_without_a_cause_lists_what_may_explain_it(written: Write) -> None:

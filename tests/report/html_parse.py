@@ -5,6 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
+from eagletrace.diff import diff
 from eagletrace.report.html import Origin, Shown, TokenNames, gather, render
 from eagletrace.store import open_run
 
@@ -56,3 +57,12 @@ def page_of(path: Path, names: TokenNames | None = None) -> str:
     """The page of one run."""
     with open_run(path) as run:
         return render([Shown(gather(run, names), Origin(str(path)))])
+
+
+def page_of_two(a: Path, b: Path) -> str:
+    """The page of two runs and what differs."""
+    with open_run(a) as one, open_run(b) as other:
+        reports = [gather(run) for run in (one, other)]
+        found = diff(one, other)
+    names = zip(reports, (a, b), "AB", strict=True)
+    return render([Shown(r, Origin(str(p)), f"{n.lower()}-", f"Run {n}") for r, p, n in names], found)

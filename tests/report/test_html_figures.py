@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagletrace.cli.demo import DEMO_RUN
+from eagletrace.diagnose.result import DepthRate
 from eagletrace.report.html import gather
-from eagletrace.report.html.figures import MAX_MARKS, clock, figures, numbered, split
+from eagletrace.report.html.figures import MAX_MARKS, clock, compared, figures, numbered, split
 from eagletrace.report.html.gather import RunReport, Timeline, round_up
 from eagletrace.store import open_run
 from tests.report.html_runs import tree_run
@@ -40,6 +42,19 @@ def test_splits_are_those_of_the_views(name: str, demo: RunReport) -> None:
         assert row["rounds"] == counted[value]["rounds"]
         assert row["accept_length"] == pytest.approx(counted[value]["accept_length"])
         assert row["first_rate"] == pytest.approx(counted[value]["first_rate"])
+
+
+def test_two_runs_stand_side_by_side(demo: RunReport) -> None:
+    """Depths of one run alone have one bar; a run without rates gives no chart."""
+    a = demo.diagnosis.acceptance
+    b = replace(a, by_depth=(DepthRate(1, 200, 50), DepthRate(2, 50, 25)))
+    (figure,) = compared(a, b).values()
+    bars = {(bar["run"], bar["depth"]): bar for bar in figure.data["pairs"]}
+    assert set(bars) == {*(("A", d.depth) for d in a.by_depth if d.rate is not None), ("B", 1), ("B", 2)}
+    assert bars["B", 2]["rate"] == 0.5 and bars["B", 2]["low"] < 0.5 < bars["B", 2]["high"]
+    assert [row[0] for row in figure.rows] == sorted({str(depth) for _, depth in bars})
+    assert figure.rows[0][3] == "25.0%" and figure.rows[-1][3:] == ("-", "-")
+    assert compared(a, replace(a, by_depth=())) == {}
 
 
 def test_the_interval_counts_requests(demo: RunReport) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from eagletrace.diagnose.result import Acceptance
+from eagletrace.diagnose.result import Acceptance, DepthRate
 from eagletrace.report.html.gather import LATER_ROUND, RunReport, Timeline
 
 Z = 1.96
@@ -92,6 +92,37 @@ def depths(acceptance: Acceptance) -> Figure | None:
         "Conditional: accepted of the rounds that reached this depth. Unconditional: accepted of all rounds.",
         "acceptance-by-depth", (("bar", "conditional, with its 95 % interval"), ("dot", "unconditional")),
     )  # fmt: skip
+
+
+def compared(a: Acceptance, b: Acceptance) -> dict[str, Figure]:
+    """The chart of two runs side by side by its id; none where one of them has no rates."""
+    known = {run: {d.depth: d for d in of.by_depth if d.rate is not None} for run, of in (("A", a), ("B", b))}
+    if not all(known.values()):
+        return {}
+    data = [
+        {"depth": d.depth, "run": run, "rate": d.rate, "low": d.interval[0], "high": d.interval[1],
+         "tip": f"run {run}, depth {d.depth}: {percent(d.rate)} of the {d.reached:,} rounds that reached it\n"
+                f"95 % interval {percent(d.interval[0])} to {percent(d.interval[1])}"}
+        for run, depths in known.items() for d in depths.values()
+    ]  # fmt: skip
+    rows = [
+        (str(depth), *_told(known["A"].get(depth)), *_told(known["B"].get(depth)))
+        for depth in sorted(known["A"] | known["B"])
+    ]
+    said = ", ".join(f"depth {depth} {rate_a} and {rate_b}" for depth, rate_a, _, rate_b, _ in rows)
+    figure = Figure(
+        "depth", "Acceptance by depth, A and B", "pairs", f"Bars in pairs, A and B: conditional acceptance, {said}.",
+        ("depth", "A", "95 % interval of A", "B", "95 % interval of B"), rows, {"pairs": data},
+        "Conditional: accepted of the rounds that reached this depth.", legend=(("bar", "A"), ("other", "B")),
+    )  # fmt: skip
+    return {figure.id: figure}
+
+
+def _told(depth: DepthRate | None) -> tuple[str, str]:
+    """Rate and interval of a depth; dashes where there is none."""
+    if depth is None:
+        return "-", "-"
+    return percent(depth.rate), f"{percent(depth.interval[0])} to {percent(depth.interval[1])}"
 
 
 def histogram(acceptance: Acceptance) -> Figure | None:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 import eagletrace
 from eagletrace.diagnose.causes import CAUSES
+from eagletrace.report.diff import explained, lengths
 from eagletrace.report.html import figures, repeat
 from eagletrace.report.html.gather import RunReport, value_of
 from eagletrace.report.html.repeat import Origin
@@ -66,10 +67,13 @@ def render(runs: Sequence[Shown], diff: Diff | None = None) -> str:
     sheets = [(HERE / "assets" / "report.css").read_text(encoding="utf-8"), PLOT_STYLE]
     scripts = [_asset(name) for name in SCRIPTS]
     pages = [(run, run.figures) for run in runs]
-    drawn = {f"{run.prefix}{name}": {"kind": figure.kind, "data": figure.data}
-             for run, made in pages for name, figure in made.items()}  # fmt: skip
+    compared = {} if diff is None else figures.compared(*(run.report.diagnosis.acceptance for run in runs))
+    groups = [("diff-", compared), *((run.prefix, made) for run, made in pages)]
+    drawn = {f"{prefix}{name}": {"kind": figure.kind, "data": figure.data}
+             for prefix, made in groups for name, figure in made.items()}  # fmt: skip
     return _environment().get_template("page.html").render(
-        runs=pages, diff=diff, policy=policy(scripts, sheets), sheet=Markup(sheets[0]), scripts=map(Markup, scripts),
+        runs=pages, diff=diff, compared=compared, policy=policy(scripts, sheets), sheet=Markup(sheets[0]),
+        scripts=map(Markup, scripts),
         drawn=_json(drawn), version=eagletrace.__version__, licences=map(_asset, LICENCES),
     )  # fmt: skip
 
@@ -121,6 +125,7 @@ def _environment() -> jinja2.Environment:
         "verdicts": VERDICTS, "numbered": figures.numbered, "steps": repeat.steps, "differs": _differs,
         "causes": CAUSES, "server_arguments": repeat.server_arguments, "LONG": LONG,
         "MAX_EVIDENCE_ROWS": MAX_EVIDENCE_ROWS, "proved": proved,
+        "lengths": lengths, "explained": explained,
     }  # fmt: skip
     environment.filters.update(filters)
     environment.globals.update(names)

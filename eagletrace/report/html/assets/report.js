@@ -20,6 +20,18 @@
         Plot.tip(depths, Plot.pointerX({ x: "depth", y: "rate", title: "tip" })),
       ],
     }),
+    pairs: ({ pairs }) => ({
+      fx: { label: "depth", tickFormat: String },
+      x: { type: "band", domain: ["A", "B"], label: null },
+      y: { domain: [0, 1], tickFormat: percent, label: "accepted", grid: true, ticks: 5 },
+      color: { type: "ordinal", domain: ["A", "B"], range: ["var(--bar)", "var(--dot)"] },
+      height: 260,
+      marks: [
+        Plot.barY(pairs, { fx: "depth", x: "run", y: "rate", fill: "run" }),
+        Plot.ruleX(pairs, { fx: "depth", x: "run", y1: "low", y2: "high", strokeWidth: 2 }),
+        Plot.tip(pairs, Plot.pointerX({ fx: "depth", x: "run", y: "rate", title: "tip" })),
+      ],
+    }),
     histogram: ({ bins }) => ({
       x: { type: "band", label: "correct drafts", tickFormat: String },
       y: { domain: [0, Math.max(...bins.map((b) => b.share), 0.01)], tickFormat: percent, label: "rounds", grid: true, ticks: 5 },
