@@ -72,6 +72,11 @@ def from_any(values: Any, type_: pa.DataType) -> Any:
     return from_values(list(values), type_)
 
 
+def to_list(values: Any) -> list[Any]:
+    """The Python values of a column, whatever it is given as."""
+    return values.to_pylist() if isinstance(values, pa.Array) else list(values)
+
+
 def view(array: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """The values of an array of fixed width, where they lie; anything where it is NULL."""
     return np.frombuffer(array.buffers()[1], dtype=dtype)[array.offset : array.offset + len(array)]
@@ -93,8 +98,28 @@ def nothing(rows: int, type_: Any) -> Any:
 
 def repeated_text(value: str, rows: int) -> Any:
     """One text `rows` times, as a dictionary of one entry."""
-    indices = from_numpy(np.zeros(rows, dtype=np.int32), pa.int32())
-    return pa.DictionaryArray.from_arrays(indices, from_values([value], pa.string()))
+    return coded(np.zeros(rows, dtype=np.int32), [value])
+
+
+def coded(codes: Sequence[int] | npt.NDArray[Any], texts: Sequence[str | None]) -> Any:
+    """A text column as a dictionary: `codes` are places in `texts`, which are distinct; None is NULL."""
+    index = np.asarray(codes, dtype=np.int32)
+    nulls = index == texts.index(None) if None in texts else None
+    return pa.DictionaryArray.from_arrays(
+        from_numpy(index, pa.int32(), nulls), from_values([t or "" for t in texts], pa.string())
+    )
+
+
+def fixed_text(digits: npt.NDArray[np.uint8], nulls: Mask | None = None) -> Any:
+    """A text column from the ASCII characters of each row, [rows, length]; `nulls` marks what is NULL."""
+    rows, length = digits.shape
+    buffers = [_validity(nulls), _offsets(np.full(rows, length, dtype=np.int32)), _buffer(np.ascontiguousarray(digits))]
+    return pa.Array.from_buffers(pa.string(), rows, buffers)
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Two arrays of one type, one after the other."""
+    return pa.concat_arrays([first, second]) if len(second) else first
 
 
 def _dtype(type_: pa.DataType) -> npt.DTypeLike:

@@ -20,6 +20,7 @@ from typing import Any
 import eagletrace
 from eagletrace.format import otel
 from eagletrace.format.otel_log import Reason
+from eagletrace.record.columns import to_list
 
 logger = logging.getLogger("eagletrace")
 
@@ -28,7 +29,7 @@ BATCH_SPANS = 64  # OTEL_BSP_MAX_EXPORT_BATCH_SIZE; making and encoding so many 
 PAUSE_S = 0.002
 STOP_S = 0.3  # what sending the last spans may delay an exit by
 REPORT_AGAIN_S = 60.0  # an event while it goes on failing
-Columns = Mapping[str, list[Any]]
+Columns = Mapping[str, Any]
 Report = Callable[..., None]
 
 
@@ -120,7 +121,7 @@ class LiveOtlp:
                     break
                 self._taken += spans
                 for start in range(0, spans, self.batch):
-                    yield {name: values[start : start + self.batch] for name, values in columns.items()}
+                    yield {name: to_list(values[start : start + self.batch]) for name, values in columns.items()}
                     time.sleep(PAUSE_S)
             if self._stop:
                 return

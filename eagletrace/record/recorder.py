@@ -43,7 +43,7 @@ TENSOR_BYTES = 32 << 20  # of tensors in one file
 COUNTS_LIMIT = 20_000  # launches of which only counts are kept
 # Launches are turned into rows so many nodes at a time, with a pause between: the engine's thread waits for the GIL
 # for as long as one such step takes.
-SLICE_NODES = 1024
+SLICE_NODES = 2048
 PAUSE_S = 50e-6
 HOLD_NS = 10_000_000_000  # a launch waits no longer for values that are computed with those of later ones
 WARN_AGAIN_S = 600.0  # another outage is worth another warning; a disk that comes and goes is not worth many

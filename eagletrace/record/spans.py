@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -21,15 +24,15 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 import eagletrace
-from eagletrace.format.schema import SPANS
+from eagletrace.record.columns import coded, fixed_text, from_values, joined
 from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import RoundPacket
 
+Array = npt.NDArray[Any]
+Row = Mapping[str, Any]
 SCOPE = InstrumentationScope("eagletrace", eagletrace.__version__)
-OF_A_LAUNCH = (
-    "trace_id", "span_id", "parent_span_id", "name", "start_time_unix_nano", "duration_time_unix_nano", "attributes",
-    "links",
-)  # fmt: skip
+IDS = ("trace_id", "span_id", "parent_span_id")
+TIMES = ("start_time_unix_nano", "duration_time_unix_nano")
 _JSON: dict[Any, str] = {None: "null", True: "true", False: "false"}
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
@@ -48,20 +51,45 @@ class SpanBuilder:
             "kind": "INTERNAL", "status_code": "UNSET", "status_message": None, "scope_name": SCOPE.name,
             "resource_attributes": json.dumps(dict(self.resource.attributes), default=str),
         }  # fmt: skip
-        self._links: dict[tuple[int, ...], str] = {}
-        self._launches: dict[str, list[Any]] = {name: [] for name in OF_A_LAUNCH}
+        self._launches: list[RoundPacket] = []
         self._rows: list[Mapping[str, Any]] = []
         self._exporter = ParquetSpanExporter(self._rows.extend)
 
-    def take(self) -> tuple[dict[str, list[Any]], int]:
-        """Columns of the `spans` table since the last call, and their length."""
-        launches, self._launches = self._launches, {name: [] for name in OF_A_LAUNCH}
-        count, rows = len(launches["name"]), self._rows[:]
+    def take(self) -> tuple[dict[str, Any], int]:
+        """Columns of the `spans` table since the last call, and their length: those of launches come first."""
+        launches, self._launches = self._launches, []
+        rows = self._rows[:]
         self._rows.clear()
-        self._links.clear()
-        launches |= {name: [value] * count for name, value in self._of_all_launches.items()}
-        names = (column.name for column in SPANS.columns)
-        return {name: launches[name] + [row[name] for row in rows] for name in names}, count + len(rows)
+        flat: list[Any] = [part for packet in launches for phase in packet.phases for part in phase]
+        spans = _LaunchSpans.of(launches, flat[1::3], flat[2::3], self._random.randbytes)
+        ids = (fixed_text(spans.trace), fixed_text(spans.span), fixed_text(spans.parent, spans.whole))
+        times = (spans.start, spans.end - spans.start)
+        columns: dict[str, Any] = {
+            name: texts.column([row[name] for row in rows])
+            for name, texts in self._texts(launches, flat[0::3], spans.whole).items()
+        }
+        for name, text in zip(IDS, ids, strict=True):
+            columns[name] = joined(text, from_values([row[name] for row in rows], text.type))
+        for name, time in zip(TIMES, times, strict=True):
+            columns[name] = np.append(time, np.array([row[name] for row in rows], time.dtype))
+        return columns, len(spans.start) + len(rows)
+
+    def _texts(
+        self, launches: Sequence[RoundPacket], phases: Sequence[str], whole: npt.NDArray[np.bool_]
+    ) -> dict[str, _Texts]:
+        """The other columns, of the spans of launches."""
+        count = len(whole)
+        name, attributes, links = _Texts("eagle.launch", count), _Texts("{}", count), _Texts("[]", count)
+        name.codes[~whole] = [name.code(f"eagle.{phase}") for phase in phases]
+        attributes.codes[whole] = [attributes.code(_attributes(packet)) for packet in launches]
+        of_batch: dict[int, int] = {}
+        for packet in launches:  # the same batch, one list, comes again and again
+            batch = id(packet.requests)
+            if batch not in of_batch:
+                of_batch[batch] = links.code(self._links_of(packet.requests))
+        links.codes[whole] = [of_batch[id(packet.requests)] for packet in launches]
+        constant = {name: _Texts(value, count) for name, value in self._of_all_launches.items()}
+        return {"name": name, "attributes": attributes, "links": links, **constant}
 
     def _context(self, trace_id: int = 0, span_id: int = 0) -> SpanContext:
         return SpanContext(
@@ -107,38 +135,15 @@ class SpanBuilder:
 
     def launch(self, packet: RoundPacket) -> None:
         """The spans of one verify launch: `eagle.launch` and its phases."""
-        phases = packet.phases
-        if not phases:
-            return
-        n = len(phases) + 1
-        ids = f"{self._random.getrandbits(128 + 64 * n):0{32 + 16 * n}x}"
-        trace, whole, width = ids[:32], ids[32:48], packet.target_hidden_width
-        attributes = (
-            f'{{"eagle.round": {packet.round}, "eagle.batch_size": {len(packet.requests)}, '
-            f'"eagle.draft_nodes": {packet.nodes}, '
-            f'"eagle.target_hidden_width": {"null" if width is None else width}, '
-            f'"eagle.graph": {_JSON[packet.graph]}}}'
-        )
-        end = max(stop for _, _, stop in phases)
-        rows = [
-            (trace, whole, None, "eagle.launch", packet.start_ns, end - packet.start_ns, attributes,
-             self._links_of(packet.requests)),
-            *((trace, ids[32 + 16 * i : 48 + 16 * i], whole, f"eagle.{name}", start, stop - start, "{}", "[]")
-              for i, (name, start, stop) in enumerate(phases, 1)),
-        ]  # fmt: skip
-        for values, column in zip(self._launches.values(), zip(*rows, strict=True), strict=True):
-            values.extend(column)
+        if packet.phases:
+            self._launches.append(packet)
 
     def _links_of(self, requests: Sequence[RequestState]) -> str:
-        """Links to the requests of a batch, as JSON; the same batch comes again and again."""
-        key = tuple(r.seq for r in requests)
-        found = self._links.get(key)
-        if found is None:
-            sampled = [r for r in requests if r.sampled]
-            for state in sampled:
-                self._identify(state)
-            found = self._links[key] = _json_links([(r.trace_id, r.span_id) for r in sampled])
-        return found
+        """Links to the requests of a batch, as JSON."""
+        sampled = [r for r in requests if r.sampled]
+        for state in sampled:
+            self._identify(state)
+        return _json_links([(r.trace_id, r.span_id) for r in sampled])
 
     def phase(
         self, name: str, start_ns: int, end_ns: int, requests: Sequence[RequestState], attributes: Mapping[str, Any]
@@ -161,6 +166,67 @@ class SpanBuilder:
         }  # fmt: skip
         end = state.end_ns or state.start_ns
         self._emit("eagle.request", state.start_ns, end, attributes, self._request_context(state), kind=SpanKind.SERVER)
+
+
+class _Texts:
+    """A column of text of which little is distinct: `codes` say which text a row has, at first all the `usual` one."""
+
+    def __init__(self, usual: str | None, rows: int) -> None:
+        self.codes = np.zeros(rows, np.int32)
+        self._texts: dict[str | None, int] = {usual: 0}
+
+    def code(self, text: str | None) -> int:
+        """The code of a text."""
+        return self._texts.setdefault(text, len(self._texts))
+
+    def column(self, more: Sequence[str | None]) -> Any:
+        """The Arrow array, with `more` rows behind."""
+        codes = np.append(self.codes, np.array([self.code(text) for text in more], np.int32))
+        return coded(codes, list(self._texts))
+
+
+@dataclass(frozen=True)
+class _LaunchSpans:
+    """The spans of launches, each launch's own before those of its phases: which are `whole` launches [n], times [n],
+    and ids as hexadecimal digits, [n, 32] and [n, 16]; the parent of a whole one means nothing."""
+
+    whole: npt.NDArray[np.bool_]
+    start: Array
+    end: Array
+    trace: npt.NDArray[np.uint8]
+    span: npt.NDArray[np.uint8]
+    parent: npt.NDArray[np.uint8]
+
+    @staticmethod
+    def of(
+        launches: Sequence[RoundPacket], starts: Sequence[int], stops: Sequence[int], randbytes: Callable[[int], bytes]
+    ) -> _LaunchSpans:
+        """`starts` and `stops` are those of all phases, one launch after the other."""
+        count = len(launches)
+        sizes = np.array([len(packet.phases) + 1 for packet in launches], dtype=np.int64)
+        own = np.cumsum(sizes) - sizes
+        total = int(sizes.sum())
+        whole = np.zeros(total, dtype=np.bool_)
+        whole[own] = True
+        start, end = np.empty(total, np.int64), np.empty(total, np.int64)
+        start[whole], start[~whole] = [packet.start_ns for packet in launches], starts
+        end[~whole] = stops
+        if count:
+            end[whole] = np.maximum.reduceat(end[~whole], own - np.arange(count))
+        digits = np.frombuffer(randbytes(16 * count + 8 * total).hex().encode(), np.uint8)
+        trace, span = digits[: 32 * count].reshape(count, 32), digits[32 * count :].reshape(total, 16)
+        return _LaunchSpans(whole, start, end, trace.repeat(sizes, axis=0), span, span[own].repeat(sizes, axis=0))
+
+
+def _attributes(packet: RoundPacket) -> str:
+    """Attributes of a launch's own span, as JSON."""
+    width = packet.target_hidden_width
+    return (
+        f'{{"eagle.round": {packet.round}, "eagle.batch_size": {len(packet.requests)}, '
+        f'"eagle.draft_nodes": {packet.nodes}, '
+        f'"eagle.target_hidden_width": {"null" if width is None else width}, '
+        f'"eagle.graph": {_JSON[packet.graph]}}}'
+    )
 
 
 class ParquetSpanExporter(SpanExporter):

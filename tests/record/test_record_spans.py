@@ -11,6 +11,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from eagletrace.format import TABLES
 from eagletrace.format.attributes import ATTRIBUTES
+from eagletrace.record.columns import to_list
 from eagletrace.record.requests import RequestState
 from eagletrace.record.spans import ParquetSpanExporter, SpanBuilder
 from tests.record.packets import chain, state
@@ -23,7 +24,8 @@ def finished(seq: int, **facts: Any) -> RequestState:
 
 
 def taken(builder: SpanBuilder) -> list[Row]:
-    columns, count = builder.take()
+    arrays, count = builder.take()
+    columns = {name: to_list(values) for name, values in arrays.items()}
     assert {len(values) for values in columns.values()} == {count}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -69,6 +71,37 @@ def test_phases_are_children_of_their_launch_with_the_recorded_times() -> None:
     assert {p["trace_id"] for p in phases} == {launch["trace_id"]}
     (request, _) = [r for r in rows if r["name"] == "eagle.request"]
     assert (request["start_time_unix_nano"], request["duration_time_unix_nano"], request["kind"]) == (10, 890, "SERVER")
+
+
+def test_launches_keep_their_own_spans_apart() -> None:
+    """Of several batches, with other phases each; one without phases has no span."""
+    builder = SpanBuilder({})
+    batches = [[finished(1), finished(2)], [finished(3)]]
+    phases = [
+        [("draft", 5, 7)],
+        [],
+        [("draft", 20, 21), ("verify", 21, 29), ("extend_decode", 28, 28)],
+        [("verify", 40, 44)],
+    ]
+    for number, found in enumerate(phases):
+        packet = chain([1], [1, 2], requests=batches[number % 2])
+        packet.round, packet.start_ns, packet.phases = number, 10 * number, found
+        builder.launch(packet)
+    builder.request(batches[1][0])
+    rows = taken(builder)
+    launches = [r for r in rows if r["name"] == "eagle.launch"]
+    assert [json.loads(r["attributes"])["eagle.round"] for r in launches] == [0, 2, 3]
+    assert [(r["start_time_unix_nano"], r["duration_time_unix_nano"]) for r in launches] == [(0, 7), (20, 9), (30, 14)]
+    for launch, found in zip(launches, [phases[0], phases[2], phases[3]], strict=True):
+        own = [r for r in rows if r["parent_span_id"] == launch["span_id"]]
+        assert {r["trace_id"] for r in own} == {launch["trace_id"]} and launch["parent_span_id"] is None
+        times = [(r["name"], r["start_time_unix_nano"], r["duration_time_unix_nano"]) for r in own]
+        assert times == [(f"eagle.{name}", start, stop - start) for name, start, stop in found]
+        assert [(r["attributes"], r["links"]) for r in own] == [("{}", "[]")] * len(found)
+    linked = [len(json.loads(r["links"])) for r in launches]
+    assert linked == [2, 2, 1] and rows[-1]["name"] == "eagle.request" and rows[-1]["kind"] == "SERVER"
+    assert json.loads(launches[2]["links"])[0]["span_id"] == rows[-1]["span_id"]
+    assert len({r["span_id"] for r in rows}) == len(rows) == 3 + 5 + 1
 
 
 def test_attributes_are_registered_and_unknown_ones_left_out() -> None:

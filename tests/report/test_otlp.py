@@ -20,6 +20,7 @@ import eagletrace
 from eagletrace.cli.demo import DEMO_RUN
 from eagletrace.format.attributes import ATTRIBUTES
 from eagletrace.format.otel import OtlpError, asked_for, make_exporter, readable_spans
+from eagletrace.record.columns import to_list
 from eagletrace.record.live_otlp import LiveOtlp
 from eagletrace.record.recorder import Recorder
 from eagletrace.record.spans import SpanBuilder, span_row
@@ -169,7 +170,8 @@ def built(monkeypatch: pytest.MonkeyPatch, **resource: Any) -> list[Row]:
     builder.launch(chain([1], [1, 2], requests=[request]))
     builder.phase("prefill", 20, 40, [request], {"eagle.batch_size": 2, "eagle.tokens": 9})
     builder.request(request)
-    columns, _ = builder.take()
+    arrays, _ = builder.take()
+    columns = {name: to_list(values) for name, values in arrays.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
