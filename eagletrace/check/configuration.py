@@ -13,6 +13,8 @@ from eagletrace.checkpoint.engines.rules import OTHER_DRAFTS, RULES
 def architecture(f: Facts) -> Outcome:
     """config.json names the engine's class for this draft, and the release has it."""
     named, fitting = f.draft.architecture, f.fitting_class
+    if f.draft.algorithm == "NEXTN" and named not in RULES and fitting is not None:
+        return ok(f"SGLang {f.release.version} serves a draft of a {named} as {fitting}")
     if named in RULES:
         first = RULES[named][0].since
         if f.rules is None:

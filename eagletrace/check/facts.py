@@ -14,8 +14,9 @@ import numpy.typing as npt
 from eagletrace.check.maps import MapFacts, map_facts
 from eagletrace.checkpoint import CheckpointError, Draft
 from eagletrace.checkpoint.engines import Landing, Release, predict
-from eagletrace.checkpoint.engines.parameters import Unbuildable, aux_count
+from eagletrace.checkpoint.engines.parameters import aux_count
 from eagletrace.checkpoint.engines.rules import AUX_IDS_READ, RULES, NamingRules
+from eagletrace.checkpoint.engines.sizes import Unbuildable
 from eagletrace.checkpoint.folder import read_json
 from eagletrace.checkpoint.target import Target
 
@@ -46,6 +47,8 @@ class Facts:
         named = self.draft.architecture
         if named in RULES:
             return named
+        if self.draft.algorithm == "NEXTN":
+            return self.release.served_as(named)
         return _CLASSES.get((self.draft.algorithm, self.draft.attention))
 
     @cached_property
@@ -79,14 +82,22 @@ class Facts:
     @property
     def landing(self) -> Landing | None:
         """Where the tensors land, once the class can be built; None where it cannot be told."""
-        return None if self.quantised else self._predicted[0]
+        return None if self.quantised or self.not_described else self._predicted[0]
 
     @property
     def why_no_landing(self) -> str:
         """What a check says that needs `landing` and has none."""
         if self.quantised:
             return "config.json says that the draft is quantised, and the names of quantised parameters are not known"
+        if self.not_described:
+            return f"config.json has {self.not_described}, and the names that its parameters have are not known"
         return "the names that the draft's class reads are not known: see config.architecture and config.settings"
+
+    @property
+    def not_described(self) -> str | None:
+        """A setting with which the class builds parameters that its rules do not have."""
+        names = sorted(self.rules.not_described) if self.rules else []
+        return next((name for name in names if self.settings.get(name) is not None), None)
 
     @property
     def unbuildable(self) -> str | None:

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from eagletrace.check import vocabulary
 from eagletrace.check.facts import Facts
+from eagletrace.check.nextn import elsewhere
 from eagletrace.checkpoint.config import LAYER_IDS, NESTED, flat, is_speculators
 from eagletrace.checkpoint.engines import predict
-from eagletrace.checkpoint.engines.parameters import Parameter, Part, Unbuildable
 from eagletrace.checkpoint.engines.rules import NamingRules
+from eagletrace.checkpoint.engines.sizes import Parameter, Part, Unbuildable
 from eagletrace.checkpoint.names import canonical
 
 _META = ("architectures", "auto_map", "model_type", "transformers_version")
@@ -63,7 +64,7 @@ def _layout(f: Facts, made: Plan) -> None:
         made.config.setdefault("model_type", settings.get("model_type", "llama"))
         made.config.setdefault("num_hidden_layers", f.draft.layers)
         made.changed.append(f"config.json: {len(kept)} settings moved from {nested[0]} to the top")
-    if f.fitting_class is not None and f.draft.architecture != f.fitting_class:
+    if f.fitting_class is not None and f.draft.architecture != f.fitting_class and f.draft.algorithm != "NEXTN":
         made.config.pop("auto_map", None)
         made.set("architectures", [f.fitting_class], "the engine's class for these tensors")
 
@@ -83,6 +84,12 @@ def _sizes(f: Facts, made: Plan) -> None:
     allowed = f.rules is None or f.rules.max_layers in (None, f.draft.layers)
     if allowed and config.get("num_hidden_layers", f.draft.layers) != f.draft.layers:
         made.set("num_hidden_layers", f.draft.layers, "the layers in the file")
+
+
+def _number(f: Facts, made: Plan) -> None:
+    """A layer of multi-token prediction that is exported alone is layer 0 of one."""
+    if elsewhere(f) is not None and all(key.startswith("model.layers.0.") for key in f.draft.checkpoint):
+        made.set("num_hidden_layers", 1, "the file is an export of the layer alone")
 
 
 def _aux(f: Facts, made: Plan) -> None:
@@ -121,8 +128,11 @@ def _norms(f: Facts, made: Plan) -> None:
 
 
 def _keys(f: Facts, made: Plan) -> None:
-    """Tensors that would land nowhere get the name under which the engine reads what they are."""
-    if f.rules is None:
+    """Tensors that would land nowhere get the name under which the engine reads what they are.
+
+    Not those of a layer of multi-token prediction: it is found by its number.
+    """
+    if f.rules is None or f.rules.reads is not None:
         return
     checkpoint = f.draft.checkpoint
     infos = {info.key: info for info in checkpoint.infos()}
@@ -187,7 +197,7 @@ def _map(f: Facts, made: Plan) -> None:
         made.changed.append(f"{key}: rebuilt from t2d, which marks {len(rebuilt)} tokens, as many as lm_head has rows")
 
 
-_REPAIRS: tuple[Callable[[Facts, Plan], None], ...] = (_layout, _sizes, _aux, _norms, _keys, _map)
+_REPAIRS: tuple[Callable[[Facts, Plan], None], ...] = (_layout, _sizes, _number, _aux, _norms, _keys, _map)
 
 
 def _json(value: Any) -> str:

@@ -13,7 +13,7 @@ from eagletrace.check.nextn import elsewhere
 from eagletrace.check.outcome import Outcome, alarm, ok, several, skip, unknown
 from eagletrace.checkpoint.dtypes import EIGHT_BIT_FLOATS, FLOATS, NUMPY
 from eagletrace.checkpoint.engines import Landing
-from eagletrace.checkpoint.engines.parameters import Parameter, Part
+from eagletrace.checkpoint.engines.sizes import Parameter, Part
 from eagletrace.checkpoint.header import TensorInfo
 from eagletrace.checkpoint.names import canonical, layer_numbers
 from eagletrace.checkpoint.sample import EQUAL
@@ -46,6 +46,8 @@ class _Gap:
     def takes(self, info: TensorInfo) -> bool:
         """A tensor of this shape could have been meant for it."""
         shape = self.parameter.shape
+        if self.parameter.experts and any(info.shape == part.shape for part in self.parts):
+            return True
         return (
             len(info.shape) == len(shape)
             and info.elements <= self.elements
@@ -82,8 +84,13 @@ def _is_scale(key: str) -> bool:
 
 def not_loaded(f: Facts) -> Outcome:
     """Every tensor that a parameter waits for is loaded."""
+    misplaced = elsewhere(f)
+    if misplaced is not None:
+        return misplaced
     if f.landing is None:
-        return elsewhere(f) or unknown(f.why_no_landing)
+        return unknown(f.why_no_landing)
+    if f.landing.not_built:
+        return _not_built(f, f.landing)
     fits = _fits(f, f.landing, _gaps(f, f.landing))
     lost = {key: gaps for key, gaps in fits.items() if gaps and not all(gap.harmless for gap in gaps)}
     if not lost:
@@ -95,6 +102,16 @@ def not_loaded(f: Facts) -> Outcome:
     return alarm(
         several([f"{r['key']} {r['shape']} would land nowhere, while {r['fits']} is never filled" for r in rows]), rows
     )
+
+
+def _not_built(f: Facts, landing: Landing) -> Outcome:
+    """Tensors for which the engine takes a parameter for granted that it has not built."""
+    rows = [
+        {"key": key, "shape": list(f.draft.checkpoint.info(key).shape), "looked_for": name}
+        for key, name in landing.not_built.items()
+    ]
+    texts = [f"{r['key']} {r['shape']} is looked for as {r['looked_for']}, which the class does not have" for r in rows]
+    return alarm(f"{several(texts)}: loading ends with an error", rows, dies=True)
 
 
 def missing(f: Facts) -> Outcome:

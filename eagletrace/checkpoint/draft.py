@@ -16,6 +16,9 @@ from eagletrace.checkpoint.names import canonical, canonical_names, layer_number
 Algorithm = Literal["EAGLE3", "EAGLE", "NEXTN"]
 Trainer = Literal["speculators", "specforge", "eagle"]
 
+_MTP = re.compile(r"(?:^|\.)mtp(?:_\w+)?\.")
+"""In keys of layers of multi-token prediction that stand beside the target's layers (MiMo, ERNIE, Qwen3-Next)."""
+
 DEFAULT_AUX = 3
 """Aux hidden states of an EAGLE-3 draft that says nothing of them."""
 
@@ -126,6 +129,8 @@ def _algorithm(
     if re.search(r"eagle-?3", architecture, re.IGNORECASE) or method == "eagle3":
         return "EAGLE3"
     if re.search(r"NextN|MTP", architecture) or any(name.endswith("eh_proj.weight") for name in names):
+        return "NEXTN"
+    if any(_MTP.search(key) for key in names.values()):
         return "NEXTN"
     if "layers.0.hidden_norm.weight" in names:
         return "EAGLE3"

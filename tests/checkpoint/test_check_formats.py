@@ -192,8 +192,8 @@ def test_mla_drafts(tmp_path: Path) -> None:
     assert {"config.architecture", "aux.target_class"} <= alarms(old)
 
 
-def test_nextn_heads_are_left_alone(tmp_path: Path) -> None:
-    config = {**LLAMA, "architectures": ["DeepseekV3ForCausalLMNextN"], "num_hidden_layers": 61}
+def test_nextn_heads_of_a_class_without_rules_are_left_alone(tmp_path: Path) -> None:
+    config = {**LLAMA, "architectures": ["GlmMoeDsaForCausalLMNextN"], "num_hidden_layers": 61}
     draft = write(tmp_path / "draft", config, {"model.layers.61.eh_proj.weight": np.eye(4, 8, dtype=np.float16)})
     result = check(draft, engine="0.5.23")
     assert describe(open_checkpoint(draft)).algorithm == "NEXTN"

@@ -26,10 +26,11 @@ from check_drafts import (
     write,
 )
 from check_drafts import shapes as shapes_of
+from mtp_cases import MTP_CASES
 
 from eagletrace.checkpoint import TensorInfo
 from eagletrace.checkpoint.engines import Landing, predict, release
-from eagletrace.checkpoint.engines.parameters import Unbuildable
+from eagletrace.checkpoint.engines.sizes import Unbuildable
 from eagletrace.lab.engines import EngineMissingError, engine, engine_python
 from eagletrace.lab.server import free_port
 
@@ -123,6 +124,7 @@ CASES: dict[str, Case] = {
     "eagle, narrow mlp": case(EAGLE, lambda s: {**s, "midlayer.mlp.gate_proj.weight": (INNER, HIDDEN // 2)}),
     "qwen2 eagle": case(QWEN_EAGLE),
     "qwen2 eagle, no q bias": case(QWEN_EAGLE, lambda s: without(s, "q_proj.bias")),
+    **MTP_CASES,
 }  # fmt: skip
 
 
@@ -178,11 +180,11 @@ def disagreements(landing: Landing | None, real: dict[str, Any], shapes: Shapes,
     """Where prediction and engine differ. A release without the class may fall back to its Transformers backend."""
     error: str | None = real["error"]
     if landing is None:
-        return [f"the class was built: {error}"] if real["class"] == architecture else []
+        return ["the class was built and loaded"] if real["class"] == architecture and not error else []
     if error and error.startswith("build"):
         return [f"the engine cannot build it: {error}"]
-    if bool(landing.misfits) != bool(error):
-        return [f"misfits {landing.misfits}, engine: {error}"]
+    if bool(landing.misfits or landing.not_built) != bool(error):
+        return [f"misfits {landing.misfits}, not built {landing.not_built}, engine: {error}"]
     if error:
         return []
     found: list[str] = []
@@ -228,6 +230,7 @@ def test_the_cases_cover_every_outcome(answers: tuple[str, dict[str, Any]]) -> N
     fates = {fate for landing in landings for fate in landing.fates.values()}
     assert fates == {"loaded", "consumed_as_attribute", "ignored_by_engine", "dropped"}
     assert any(landing.misfits for landing in landings)
+    assert any(landing.not_built for landing in landings)
     assert any(landing.missing() for landing in landings)
     assert any(
         not landing.dropped() and set(landing.missing()) <= {"model.embed_tokens.weight"} for landing in landings

@@ -21,12 +21,27 @@ from diagnosed import (
     status_of,
 )
 
+from eagletrace.check.engine import gather
 from eagletrace.lab.load import accept_length
 from eagletrace.lab.pair import shipped_pair
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 HIDDEN, LAYERS, EXPERTS = 128, 10, 8
+
+
+def assert_files_foretold_it(found: Diagnosed) -> None:
+    """What `check` says of each key, and of each parameter that is the draft's own, is what the trace says."""
+    landing = gather(found.result.draft, found.result.target, "sglang==0.5.23").landing
+    assert landing is not None
+    with opened(found) as run:
+        fates = dict(run.execute("SELECT key, fate FROM checkpoint_keys"))
+        own = dict(run.execute("SELECT name, coalesce(elements_loaded, 0) < elements FROM params "
+                               "WHERE side = 'draft' AND shared_with IS NULL"))  # fmt: skip
+    assert landing.fates == fates
+    assert {name for name, lacks in own.items() if lacks} == set(landing.missing()) & set(own)
+    shared = {"model.embed_tokens.weight", "lm_head.weight"}
+    assert set(landing.parameters) == set(own) | shared
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +102,10 @@ def test_the_target_s_own_tensors_are_no_part_of_the_draft(healthy: Diagnosed) -
     assert {weights[f"weights.{name}"] for name in ("not_loaded", "missing", "unused_keys", "neutral")} == {"ok"}
 
 
+def test_the_files_foretold_what_was_loaded(healthy: Diagnosed) -> None:
+    assert_files_foretold_it(healthy)
+
+
 def test_checks_that_do_not_apply_say_so(healthy: Diagnosed) -> None:
     aux = status_of(healthy.diagnosis, "aux.")
     assert len(aux) == 7 and set(aux.values()) == {"not_applicable"}
@@ -115,3 +134,4 @@ def test_a_layer_that_the_engine_looks_for_under_another_number_is_named_and_pro
     proved(found.diagnosis, due)
     assert [cause["id"] for cause in found.diagnosis["causes"]] == ["weights.not_loaded"]
     assert found.result.accept_length is not None and found.result.accept_length < 1.3
+    assert_files_foretold_it(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from diagnosed import assert_counts_are_the_engine_s, diagnosed, named, proved
+from diagnosed import assert_counts_are_the_engine_s, assert_neutral, diagnosed, named, proved
 from judged import Judged, assert_reproduced, judged
 
 from eagletrace.check import check
@@ -74,3 +74,26 @@ def test_shifted_layer_ids_of_a_qwen2_are_named_and_proved(qwen2: Judged, tmp_pa
     assert_counts_are_the_engine_s(found.result)
     said = [answer.output_ids for answer in found.result.answers]
     assert said == [answer.output_ids for answer in qwen2.result.answers][: len(said)]
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "captured"),
+    [("qwen3", "qwen3-layer-ids-shifted", [1, 5, 7]), ("gpt_oss", "gpt-oss-layer-ids-as-inputs", [5, 9, 11])],
+    ids=["qwen3", "gpt_oss"],
+)
+def test_other_layers_of_a_target_are_named_by_the_run_alone(
+    target: str, name: str, captured: list[int], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    healthy: Judged = request.getfixturevalue(target)
+    found = judged(name, tmp_path)
+    assert found.diagnosis.verdict == "fault"
+    assert [cause.id for cause in found.diagnosis.causes] == ["aux.layers_mismatch"]
+    assert str(captured) in found.diagnosis.causes[0].evidence[0].text
+    assert found.facts["target.architecture"] == CLASSES[target]
+    assert found.facts["aux.layers_captured"] == captured
+    assert_neutral(name, found.result)
+    assert_counts_are_the_engine_s(found.result)
+    said = [answer.output_ids for answer in found.result.answers]
+    assert said == [answer.output_ids for answer in healthy.result.answers][: len(said)]
+    due = accept_length(healthy.result.answers[: len(said)])
+    assert found.result.accept_length is not None and due is not None and found.result.accept_length < 0.8 * due

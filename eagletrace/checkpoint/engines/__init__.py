@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eagletrace.checkpoint.engines.landing import Landing, Misfit, predict
+from eagletrace.checkpoint.engines.landing import Landing, Misfit, layer_number, predict
 from eagletrace.checkpoint.engines.release import Release, release
 
-__all__ = ["Landing", "Misfit", "Release", "predict", "release"]
+__all__ = ["Landing", "Misfit", "Release", "layer_number", "predict", "release"]

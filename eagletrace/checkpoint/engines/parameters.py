@@ -3,67 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
-from eagletrace.checkpoint.config import flag, integer, lookup
+from eagletrace.checkpoint.config import lookup
+from eagletrace.checkpoint.engines import mtp
 from eagletrace.checkpoint.engines.rules import NamingRules
-from eagletrace.checkpoint.errors import CheckpointError
+from eagletrace.checkpoint.engines.sizes import Parameter, Part, Sizes, Unbuildable, gate_up, mla, plain
 
-Kind = Literal["weight", "norm", "bias", "embedding", "head"]
 DEFAULT_AUX = 3
-
-
-@dataclass(frozen=True)
-class Part:
-    """One tensor's share of a parameter: its name in the checkpoint's words, and its shape."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter: `parts` are the tensors that fill it, one for a plain parameter."""
-
-    name: str
-    kind: Kind
-    parts: tuple[Part, ...]
-    unused: bool = False
-    """The class has it, and its forward never reads it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole, rows of its parts together."""
-        first = self.parts[0].shape
-        return (sum(p.shape[0] for p in self.parts), *first[1:]) if first else first
-
-
-class Unbuildable(CheckpointError):  # noqa: N818 -- a configuration that no class can be built from
-    """A setting is missing or makes no sense; the message names it."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a draft's configuration."""
-
-    settings: Mapping[str, Any]
-
-    def need(self, name: str) -> int:
-        """A positive size; Unbuildable if it is missing."""
-        value = integer(self.settings, name)
-        if value is None or value < 1:
-            raise Unbuildable(f"config.json has no usable {name} ({self.settings.get(name)!r})")
-        return value
-
-    def get(self, name: str, default: int) -> int:
-        """A size, or the default where it is missing or null."""
-        value = integer(self.settings, name)
-        return default if value is None else value
-
-    def on(self, name: str) -> bool:
-        """A switch."""
-        return bool(flag(self.settings, name))
 
 
 def aux_count(settings: Mapping[str, Any], rules: NamingRules) -> int:
@@ -85,6 +33,8 @@ def build(settings: Mapping[str, Any], rules: NamingRules) -> dict[str, Paramete
         raise Unbuildable(f"num_hidden_layers is {layers}, and this release takes {rules.max_layers} only")
     if rules.parameters == "llama_eagle3":
         _check_attributes(settings)
+    if rules.parameters in mtp.LAYERS:
+        return {p.name: p for p in mtp.parameters(sizes, rules)}
     return {p.name: p for p in _parameters(sizes, rules, layers)}
 
 
@@ -99,54 +49,50 @@ def _check_attributes(settings: Mapping[str, Any]) -> None:
 def _parameters(s: Sizes, rules: NamingRules, layers: int) -> Iterator[Parameter]:
     hidden, vocabulary = s.need("hidden_size"), s.need("vocab_size")
     eagle3 = rules.parameters in ("llama_eagle3", "mla_eagle3")
-    yield _plain("model.embed_tokens.weight", (vocabulary, hidden), "embedding")
+    yield plain("model.embed_tokens.weight", (vocabulary, hidden), "embedding")
     yield from _fusion(s, rules, hidden)
     for number in range(layers):
         prefix = "model.midlayer" if rules.layer == "midlayer" else f"model.layers.{number}"
         yield from _layer(s, rules, prefix, hidden, number)
     if eagle3:
-        yield _plain("model.norm.weight", (hidden,), "norm")
+        yield plain("model.norm.weight", (hidden,), "norm")
     if not s.on("tie_word_embeddings"):
         rows = s.get("draft_vocab_size", vocabulary) if eagle3 else vocabulary
-        yield _plain("lm_head.weight", (rows, hidden), "head")
+        yield plain("lm_head.weight", (rows, hidden), "head")
 
 
 def _fusion(s: Sizes, rules: NamingRules, hidden: int) -> Iterator[Parameter]:
     if rules.parameters not in ("llama_eagle3", "mla_eagle3"):
-        yield _plain("model.fc.weight", (hidden, 2 * hidden))
-        yield _plain("model.fc.bias", (hidden,), "bias")
+        yield plain("model.fc.weight", (hidden, 2 * hidden))
+        yield plain("model.fc.bias", (hidden,), "bias")
         return
     width, count = s.get("target_hidden_size", hidden), aux_count(s.settings, rules)
-    yield _plain("model.fc.weight", (hidden, width * count))
+    yield plain("model.fc.weight", (hidden, width * count))
     if s.on("bias"):
-        yield _plain("model.fc.bias", (hidden,), "bias")
+        yield plain("model.fc.bias", (hidden,), "bias")
     eagle_config: Any = s.settings.get("eagle_config") or {}
     before = eagle_config.get("norm_before_fc", s.on("norm_before_fc")) if isinstance(eagle_config, dict) else False
     if "norm_before_fc" in rules.switches and before:
-        yield _plain("model.input_norm.weight", (width * count,), "norm")
+        yield plain("model.input_norm.weight", (width * count,), "norm")
     if "fc_norm" in rules.switches and (s.on("fc_norm") or s.on("use_aux_norm")):
         for slot in range(count):
-            yield _plain(f"model.fc_norm.{slot}.weight", (width,), "norm")
+            yield plain(f"model.fc_norm.{slot}.weight", (width,), "norm")
 
 
 def _layer(s: Sizes, rules: NamingRules, prefix: str, hidden: int, number: int) -> Iterator[Parameter]:
     inner = s.need("intermediate_size")
     wide = 2 * hidden if rules.parameters in ("llama_eagle3", "mla_eagle3") and number == 0 else hidden
     if rules.parameters == "mla_eagle3":
-        yield from _mla(s, f"{prefix}.self_attn", hidden, wide)
+        yield from mla(s, f"{prefix}.self_attn", hidden, wide)
     else:
         yield from _gqa(s, rules, f"{prefix}.self_attn", hidden, wide)
-    yield Parameter(
-        f"{prefix}.mlp.gate_up_proj.weight", "weight",
-        (Part("gate_proj", (inner, hidden)), Part("up_proj", (inner, hidden))),
-    )  # fmt: skip
-    yield _plain(f"{prefix}.mlp.down_proj.weight", (hidden, inner))
+    yield from gate_up(f"{prefix}.mlp", hidden, inner)
     if rules.parameters in ("llama_eagle3", "mla_eagle3"):
-        yield _plain(f"{prefix}.hidden_norm.weight", (hidden,), "norm")
-        yield replace(_plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm"), unused=number > 0)
+        yield plain(f"{prefix}.hidden_norm.weight", (hidden,), "norm")
+        yield replace(plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm"), unused=number > 0)
     elif number > 0:
-        yield _plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm")
-    yield _plain(f"{prefix}.post_attention_layernorm.weight", (hidden,), "norm")
+        yield plain(f"{prefix}.input_layernorm.weight", (hidden,), "norm")
+    yield plain(f"{prefix}.post_attention_layernorm.weight", (hidden,), "norm")
 
 
 def _gqa(s: Sizes, rules: NamingRules, prefix: str, hidden: int, wide: int) -> Iterator[Parameter]:
@@ -158,24 +104,6 @@ def _gqa(s: Sizes, rules: NamingRules, prefix: str, hidden: int, wide: int) -> I
     biased = s.on("attention_bias") or s.on("bias")
     if rules.parameters == "qwen2_eagle" or (rules.parameters == "llama_eagle" and biased):
         yield Parameter(f"{prefix}.qkv_proj.bias", "bias", tuple(Part(n, (r,)) for n, r in rows.items()))
-    yield _plain(f"{prefix}.o_proj.weight", (hidden, q))
+    yield plain(f"{prefix}.o_proj.weight", (hidden, q))
     if biased and rules.parameters != "qwen2_eagle":
-        yield _plain(f"{prefix}.o_proj.bias", (hidden,), "bias")
-
-
-def _mla(s: Sizes, prefix: str, hidden: int, wide: int) -> Iterator[Parameter]:
-    heads, q_rank, kv_rank = s.need("num_attention_heads"), s.need("q_lora_rank"), s.need("kv_lora_rank")
-    nope, rope, value = s.need("qk_nope_head_dim"), s.need("qk_rope_head_dim"), s.need("v_head_dim")
-    yield Parameter(
-        f"{prefix}.fused_qkv_a_proj_with_mqa.weight", "weight",
-        (Part("q_a_proj", (q_rank, wide)), Part("kv_a_proj_with_mqa", (kv_rank + rope, wide))),
-    )  # fmt: skip
-    yield _plain(f"{prefix}.q_a_layernorm.weight", (q_rank,), "norm")
-    yield _plain(f"{prefix}.q_b_proj.weight", (heads * (nope + rope), q_rank))
-    yield _plain(f"{prefix}.kv_a_layernorm.weight", (kv_rank,), "norm")
-    yield _plain(f"{prefix}.kv_b_proj.weight", (heads * (nope + value), kv_rank))
-    yield _plain(f"{prefix}.o_proj.weight", (hidden, heads * value))
-
-
-def _plain(name: str, shape: tuple[int, ...], kind: Kind = "weight") -> Parameter:
-    return Parameter(name, kind, (Part("", shape),))
+        yield plain(f"{prefix}.o_proj.bias", (hidden,), "bias")

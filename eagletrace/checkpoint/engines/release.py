@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from eagletrace.checkpoint.engines.rules import RELEASES, RULES, USE_AUX_READ_SINCE, NamingRules
+from eagletrace.checkpoint.engines.rules import RELEASES, RULES, SERVED_AS, USE_AUX_READ_SINCE, NamingRules
 from eagletrace.errors import EagletraceError
 
 DEFAULT_LAYERS = "[2, n/2, n-3]"
@@ -40,6 +40,11 @@ class Release:
         """The naming rules for a draft's architecture; None where it has none, or none that are described."""
         known = [r for r in RULES.get(architecture or "", ()) if self.at_least(r.since)]
         return known[-1] if known else None
+
+    def served_as(self, target_architecture: str | None) -> str | None:
+        """The class of the layer of multi-token prediction in a checkpoint of this architecture, if it has rules."""
+        since, draft = SERVED_AS.get(target_architecture or "", ("", None))
+        return draft if draft is not None and self.at_least(since) else None
 
     def reads_use_aux(self) -> bool:
         """Whether eagle_config.use_aux_hidden_state is read."""

@@ -1,12 +1,14 @@
 """SGLang's rules for the names of a draft's tensors, as data, one entry for each stretch of releases.
 
-Read from srt/models/{llama_eagle3,kimi_k25_eagle3,llama_eagle,qwen2_eagle}.py of every release from 0.5.3 to 0.5.23,
-and compared with the `load_weights` of the installed ones by tests/checkpoint/test_check_names.py.
+Read from srt/models/{llama_eagle3,kimi_k25_eagle3,llama_eagle,qwen2_eagle}.py and, for multi-token prediction, from
+{deepseek_v2,deepseek_common/deepseek_weight_loader,glm4_moe,glm4_moe_lite,mimo_mtp,ernie4_eagle}.py of every release
+from 0.5.3 to 0.5.23, and compared with the `load_weights` of the installed ones by
+tests/checkpoint/test_check_names.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 RELEASES = (
@@ -17,11 +19,17 @@ RELEASES = (
 )  # fmt: skip
 """Releases whose sources were read, the oldest first."""
 
-Prefix = Literal["optional", "always", "always_but_head"]
-"""Whether `model.` is put before a name: where the bare name fits no parameter, always, or always but for lm_head."""
+Prefix = Literal["optional", "always", "always_but_head", "never"]
+"""Whether `model.` is put before a name: where the bare name fits no parameter, always, always but for lm_head, or
+never."""
 
-Parameters = Literal["llama_eagle3", "mla_eagle3", "llama_eagle", "qwen2_eagle"]
-"""How the class builds its parameters (see `parameters.py`)."""
+Parameters = Literal["llama_eagle3", "mla_eagle3", "llama_eagle", "qwen2_eagle", "deepseek", "glm", "glm_lite", "mimo",
+                     "ernie"]  # fmt: skip
+"""How the class builds its parameters (see `parameters.py`, and `mtp.py` for layers of multi-token prediction)."""
+
+Insists = Literal["never", "on_fused", "always_but_biases", "always"]
+"""For which names the class takes for granted that it has a parameter, so that a KeyError ends the loading where it has
+none: for parts of fused parameters (but biases), for all names but biases, for all."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,9 @@ class Fused:
 
 QKV = (Fused(".q_proj", ".qkv_proj"), Fused(".k_proj", ".qkv_proj"), Fused(".v_proj", ".qkv_proj"))
 GATE_UP = (Fused(".gate_proj", ".gate_up_proj"), Fused(".up_proj", ".gate_up_proj"))
+BARE_QKV = (Fused("q_proj", "qkv_proj"), Fused("k_proj", "qkv_proj"), Fused("v_proj", "qkv_proj"))
+BARE_GATE_UP = (Fused("gate_proj", "gate_up_proj"), Fused("up_proj", "gate_up_proj"))
+"""The same where the class looks for the bare words: a tensor that is fused in the file is taken for a part."""
 MLA_DOWN = ("q_a_proj", "kv_a_proj_with_mqa", "fused_qkv_a_proj_with_mqa")
 """The two down projections of multi-head latent attention, loaded only when both are there, and their parameter."""
 
@@ -47,6 +58,12 @@ class NamingRules:
     over on purpose. pairs: parts that are loaded only together. layer: name of the decoder layers' module.
     switches: settings of config.json that the class reads; others of these are ignored without a word.
     max_layers: more decoder layers are refused (None: any number).
+
+    Layers of multi-token prediction: reads: a regular expression found in the names that are read, others are passed
+    over, with {n} for the layer's number (None: all are read). moves: the first of these expressions that is found is
+    replaced. experts: tensors of single experts land in one parameter ("or_stacked": one tensor of all of them too).
+    insists: see `Insists`. needs: settings without which loading ends with an error. not_described: settings with
+    which the class builds parameters that are not described here.
     """
 
     since: str
@@ -63,6 +80,17 @@ class NamingRules:
     max_layers: int | None = None
     shares_head: bool = False
     aux_count_from: tuple[str, ...] = ()
+    reads: str | None = None
+    moves: tuple[tuple[str, str], ...] = ()
+    experts: Literal["none", "single", "or_stacked"] = "none"
+    insists: Insists = "never"
+    needs: frozenset[str] = frozenset()
+    not_described: frozenset[str] = frozenset()
+
+    @property
+    def numbered(self) -> bool:
+        """The class reads one layer of the target's checkpoint, by its number."""
+        return "{n}" in (self.reads or "")
 
 
 _IDS = "eagle_aux_hidden_state_layer_ids"
@@ -75,6 +103,20 @@ _LEGACY = (
 _LLAMA_SKIPS = ("lm_head", "rotary_emb.inv_freq", "projector", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 _EAGLE_SWITCHES = frozenset({"attention_bias"})
 _EAGLE3_SWITCHES = frozenset({"bias", "fc_norm", "use_aux_norm", "norm_output", "num_aux_hidden_states"})
+
+COUNT = "num_nextn_predict_layers"
+_SHARED = ("shared_head.head", "embed_tokens", "lm_head.", "rotary_emb.inv_freq")
+_BEHIND = r"^model\.layers\.{n}"
+_NUMBERED = ((rf"{_BEHIND}(?=.*(?:shared_head\.norm|eh_proj|enorm|hnorm))", "model"), (_BEHIND, "model.decoder"))
+_NOTHING = frozenset[str]()
+"""What is needed from 0.5.10 on, which came with transformers 5: without the count its configurations say one layer."""
+_DEEPSEEK = NamingRules("0.5.3", "deepseek", "decoder", "never", reads=_BEHIND, moves=_NUMBERED, skips=_SHARED,
+                        fused=BARE_GATE_UP, pairs=MLA_DOWN, experts="single", insists="on_fused", shares_head=True,
+                        needs=frozenset({COUNT}), not_described=frozenset({"index_topk"}))  # fmt: skip
+_GLM = replace(_DEEPSEEK, parameters="glm", fused=(*BARE_QKV, *BARE_GATE_UP), pairs=None, insists="always_but_biases",
+               not_described=_NOTHING)  # fmt: skip
+_MIMO_OWN = r"token_layernorm|hidden_layernorm|input_proj|final_layernorm"
+_MIMO_AT = r"^model\.mtp_layers\.\d+\."
 
 RULES: dict[str, tuple[NamingRules, ...]] = {
     "LlamaForCausalLMEagle3": (
@@ -103,11 +145,48 @@ RULES: dict[str, tuple[NamingRules, ...]] = {
     "Qwen2ForCausalLMEagle": (
         NamingRules("0.5.3", "qwen2_eagle", "layers", "always", skips=_LLAMA_SKIPS, shares_head=True),
     ),
+    "DeepseekV3ForCausalLMNextN": (
+        _DEEPSEEK,
+        replace(_DEEPSEEK, since="0.5.10", needs=_NOTHING),
+        replace(_DEEPSEEK, since="0.5.20", needs=_NOTHING, experts="or_stacked"),
+    ),
+    "Glm4MoeForCausalLMNextN": (
+        _GLM,
+        replace(_GLM, since="0.5.4.post1", insists="never"),
+        replace(_GLM, since="0.5.10", insists="never", needs=_NOTHING),
+    ),
+    "Glm4MoeLiteForCausalLMNextN": (
+        replace(_GLM, since="0.5.13", parameters="glm_lite", pairs=MLA_DOWN, insists="never",
+                needs=_NOTHING),
+    ),
+    "MiMoMTP": (
+        NamingRules("0.5.3", "mimo", "mtp_block", "never",
+                    reads=rf"{_MIMO_AT}|mtp_block|embed_tokens|lm_head|{_MIMO_OWN}",
+                    moves=((rf"{_MIMO_AT}(?=.*(?:{_MIMO_OWN}))", "model."), (_MIMO_AT, "model.mtp_block.")),
+                    skips=(*_LLAMA_SKIPS[1:], "model.vision_tower"), fused=(*BARE_QKV, *BARE_GATE_UP),
+                    insists="always_but_biases", shares_head=True),
+    ),
+    "Ernie4_5_MoeForCausalLMMTP": (
+        NamingRules("0.5.3", "ernie", "mtp_block", "never",
+                    reads=r"mtp_(?:block|emb_norm|hidden_norm|linear_proj)\.0", moves=((r"\.0\.", "."),),
+                    insists="always", shares_head=True),
+    ),
 }  # fmt: skip
 """By architecture, as config.json names it; the last entry whose `since` is not newer than the engine holds."""
 
-OTHER_DRAFTS = ("MistralForCausalLMEagle", "MistralLarge3ForCausalLMEagle", "Ernie4_5_MoeForCausalLMMTP")
-"""Draft classes of SGLang whose naming rules are not described here; so are all that end in NextN or MTP."""
+SERVED_AS: dict[str, tuple[str, str]] = {
+    "DeepseekV3ForCausalLM": ("0.5.3", "DeepseekV3ForCausalLMNextN"),
+    "DeepseekV32ForCausalLM": ("0.5.12", "DeepseekV3ForCausalLMNextN"),
+    "Glm4MoeForCausalLM": ("0.5.3", "Glm4MoeForCausalLMNextN"),
+    "Glm4MoeLiteForCausalLM": ("0.5.13", "Glm4MoeLiteForCausalLMNextN"),
+    "MiMoForCausalLM": ("0.5.3", "MiMoMTP"),
+    "Ernie4_5_MoeForCausalLM": ("0.5.3", "Ernie4_5_MoeForCausalLMMTP"),
+}
+"""Target's architecture -> first release, and the class that its layer of multi-token prediction is served as, where
+that class has rules here (`_config_draft_model` of srt/configs/model_config.py)."""
+
+OTHER_DRAFTS = ("MistralForCausalLMEagle", "MistralLarge3ForCausalLMEagle")
+"""Draft classes of SGLang whose naming rules are not described here; so are all others that end in NextN or MTP."""
 
 AUX_IDS_READ = f"eagle_config.{_IDS}"
 """The one place where every release reads which layers the target captures."""

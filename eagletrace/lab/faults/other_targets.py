@@ -22,6 +22,16 @@ OTHER_TARGET_FAULTS: tuple[Case, ...] = (
         changes=(AsQwen2(), ShiftLayerIds(-3)),
     ),
     Case(
+        name="qwen3-layer-ids-shifted",
+        kind="fault",
+        title="the aux layer ids of a Qwen3 target are three layers too low",
+        case="sglang#32334",
+        expected=("aux.layers_mismatch",),
+        variant="other_layers",
+        base="qwen3-healthy",
+        changes=(AsQwen3(), ShiftLayerIds(-3)),
+    ),
+    Case(
         name="gpt-oss-layer-ids-as-inputs",
         kind="fault",
         title="aux layer ids written as inputs of layers, which a gpt-oss takes so only if one is its number of layers",

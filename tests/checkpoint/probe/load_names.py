@@ -28,7 +28,10 @@ def prepare(folder: str, port: str) -> None:
     from sglang.srt import distributed
     from sglang.srt.server_args import ServerArgs
 
-    arguments = ServerArgs(model_path=folder, device="cpu", attention_backend="torch_native", skip_tokenizer_init=True)
+    arguments = ServerArgs(
+        model_path=folder, device="cpu", attention_backend="torch_native", skip_tokenizer_init=True,
+        disable_shared_experts_fusion=True,
+    )  # fmt: skip
     try:
         from sglang.srt.runtime_context import SpawnRanks, publish
 
