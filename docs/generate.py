@@ -26,7 +26,7 @@ from eagletrace.format.attributes import ATTRIBUTES
 from eagletrace.format.facts import CONTRACT_KEYS, EVENT_KINDS
 from eagletrace.format.schema import PROCESS_COLUMNS, Column
 from eagletrace.instrumentations.patching import Target
-from eagletrace.instrumentations.sglang.targets import TARGETS
+from eagletrace.instrumentations.sglang.targets import BY_NAME
 from eagletrace.report.metrics import METRICS, PREFIX
 from eagletrace.report.picture import diagnosis_svg
 from eagletrace.settings import VARIABLES, Settings
@@ -184,7 +184,7 @@ def targets() -> str:
 
     return table(
         ("target", "where", "required", "what it shows; which releases have it"),
-        ((t.name, f"`{t.path}`", required(t), t.doc) for t in TARGETS),
+        ((t.name, f"`{t.path}`", required(t), t.doc) for t in BY_NAME.values()),
     )
 
 

@@ -153,8 +153,10 @@ worker, trees), 0.5.10.post1 (both), 0.5.12 (second) and 0.5.22. The others are 
 """
 _WORKERS = """## Workers
 
-`v1` is `EAGLEWorker`, `v2` is `EAGLEWorkerV2`; which one runs is SGLang's choice. Other workers (n-gram, multi-layer
-EAGLE, frozen-KV MTP, DFLASH, DSpark, Uno) are not traced.
+`v1` is `EAGLEWorker`, `v2` is `EAGLEWorkerV2`; which one runs is SGLang's choice. `MultiLayerEagleWorkerV2`, with a
+draft for each step, was read in 0.5.9, 0.5.20 and 0.5.23 alone and is in no table here: where it serves and is as its
+hooks expect, it is traced; elsewhere log and `hooks` say that it is not. Other workers (n-gram, frozen-KV MTP, DFLASH,
+DSpark, Uno) are not traced.
 
 """
 _TARGETS = """

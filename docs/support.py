@@ -36,8 +36,10 @@ EAGLE1 = "tests/lab/test_eagle1.py::{}"
 KIMI = "tests/lab/test_kimi.py::{}"
 MTP = "tests/lab/test_mtp.py::{}"
 STANDALONE = "tests/lab/test_standalone.py::{}"
+MULTI_LAYER = "tests/lab/test_multi_layer.py::{}"
 EAGLE31 = "tests/lab/test_eagle31.py::{}"
 OTHER = "tests/lab/test_other_targets.py::test_a_target_served_right_is_healthy_and_replayed[{}]"
+OTHER_FAULT = "tests/lab/test_other_targets.py::test_other_layers_of_a_target_are_named_by_the_run_alone[{}]"
 QWEN2_FAULT = "tests/lab/test_other_targets.py::test_shifted_layer_ids_of_a_qwen2_are_named_and_proved"
 LLAMA = Support("LlamaForCausalLM", "LlamaForCausalLMEagle3", "0.5.23", "chain", None, None, None)
 
@@ -79,6 +81,11 @@ ROWS = (
         MTP.format("test_a_layer_that_the_engine_looks_for_under_another_number_is_named_and_proved"),
         MTP.format("test_the_reference_drafts_what_was_served"),
     ),
+    Support(
+        "Step3p5ForCausalLM", "Step3p5MTP", "0.5.23", "chain; multi-layer, a draft for each step",
+        MULTI_LAYER.format("test_counts_are_the_engine_s_and_tokens_are_those_of_a_server_without_a_tracer"),
+        None, None,
+    ),
     replace(
         LLAMA, draft="LlamaForCausalLM", shape="chain, STANDALONE",
         traced=STANDALONE.format("test_a_model_served_right_is_healthy_and_its_counts_are_the_engine_s"),
@@ -92,8 +99,10 @@ ROWS = (
     ),
     replace(LLAMA, target="Qwen2ForCausalLM", traced=OTHER.format("qwen2"), diagnosed=QWEN2_FAULT,
             replayed=OTHER.format("qwen2")),
-    replace(LLAMA, target="Qwen3ForCausalLM", traced=OTHER.format("qwen3"), replayed=OTHER.format("qwen3")),
-    replace(LLAMA, target="GptOssForCausalLM", traced=OTHER.format("gpt_oss"), replayed=OTHER.format("gpt_oss")),
+    replace(LLAMA, target="Qwen3ForCausalLM", traced=OTHER.format("qwen3"), replayed=OTHER.format("qwen3"),
+            diagnosed=OTHER_FAULT.format("qwen3")),
+    replace(LLAMA, target="GptOssForCausalLM", traced=OTHER.format("gpt_oss"), replayed=OTHER.format("gpt_oss"),
+            diagnosed=OTHER_FAULT.format("gpt_oss")),
 )  # fmt: skip
 
 

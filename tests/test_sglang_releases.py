@@ -219,7 +219,7 @@ def test_doctor_says_what_differs(
     assert eagletrace(["doctor", "--json"]) == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert report["activation"]["workers_traced"] == ["v2"]
-    assert {h["target"] for h in report["hooks"]} == {t.path for t in TARGETS}
+    assert {h["target"] for h in report["hooks"]} == {t.path for t in BY_NAME.values()}
     change(copy, WORKER, ARGUMENT, EXTEND.format("states"))
     assert eagletrace(["doctor", "--json"]) == 3
     hooks = {h["target"]: h for h in json.loads(capsys.readouterr().out)["hooks"]}
@@ -233,7 +233,7 @@ def test_doctor_says_what_differs(
 def test_doctor_knows_which_target_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "0.5.9", installed("0.5.9"))
     report = doctor.inspect_environment({})
-    assert report["activation"]["workers_traced"] == ["v1", "v2"]
+    assert report["activation"]["workers_traced"] == ["v1", "v2", "multi_layer"]
     hooks = {h["target"]: h for h in report["hooks"]}
     gone = hooks[BY_NAME["verify.greedy"].path]
     assert not gone["required"] and gone["detail"].startswith("verify.greedy_utils does its work")

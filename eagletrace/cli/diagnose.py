@@ -7,7 +7,7 @@ import argparse
 from eagletrace.cli.limits import many_files
 from eagletrace.cli.output import print_json, warn
 from eagletrace.cli.parsers import RUN_HELP, Subparsers
-from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_if_recorded
+from eagletrace.cli.replaying import add_arguments, check_arguments, replayed_if_possible
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -43,7 +43,7 @@ def diagnose_path(path: str, *, as_json: bool, options: argparse.Namespace | Non
     with many_files(), open_run(path) as run:
         proof, notes = None, list[str]()
         if options is not None:
-            proof, notes = replayed_if_recorded(run, options.draft, options.target, options.positions)
+            proof, notes = replayed_if_possible(run, options.draft, options.target, options.positions)
         result = judge(run, proof)
         warnings = [*run.warnings_so_far, *notes]
     warn(warnings)

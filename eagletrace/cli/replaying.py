@@ -59,13 +59,16 @@ def check_arguments(options: argparse.Namespace) -> None:
         raise EagletraceError(f"{given} alone proves nothing: a replay needs {other} too")
 
 
-def replayed_if_recorded(run: Run, draft: Path, target: Path, positions: int | None) -> tuple[Replay | None, list[str]]:
-    """The replay of a run, and what is to be said of it; None where there is nothing to replay."""
-    from eagletrace.replay.result import NotRecordedError
+def replayed_if_possible(run: Run, draft: Path, target: Path, positions: int | None) -> tuple[Replay | None, list[str]]:
+    """The replay of a run, and what is to be said of it.
+
+    None where nothing was recorded to be replayed, or the reference has no such draft.
+    """
+    from eagletrace.replay.result import NotRecordedError, UnknownDraftError
 
     try:
         proof = replayed(run, draft, target, positions)
-    except NotRecordedError as error:
+    except (NotRecordedError, UnknownDraftError) as error:
         return None, [f"no proof by replay: {error}"]
     return proof, list(proof.notes)
 
@@ -84,7 +87,7 @@ def models_of_each(options: argparse.Namespace, runs: int) -> list[tuple[Path | 
 def replayed_each(runs: Sequence[Run], options: argparse.Namespace) -> list[tuple[Replay | None, list[str]]]:
     """The replay of each run, and what is to be said of it; nothing where no checkpoints were given."""
     return [
-        replayed_if_recorded(run, draft, target, options.positions) if draft and target else (None, [])
+        replayed_if_possible(run, draft, target, options.positions) if draft and target else (None, [])
         for run, (draft, target) in zip(runs, models_of_each(options, len(runs)), strict=True)
     ]
 

@@ -107,7 +107,7 @@ PARAMS = Table(
     "One parameter or buffer of the draft (and the target's shared ones); the newest row of a name counts.",
     (
         Column("side", "string", "draft or target"),
-        Column("name", "string", "name in the model"),
+        Column("name", "string", "name in the model, behind `draft_step_N.` where each step has a draft of its own"),
         Column("elements", "int64", "number of elements"),
         Column("elements_loaded", "int64", "elements that checkpoint tensors wrote"),
         Column("checkpoint_keys", "list<string>", "checkpoint tensors that wrote into it"),

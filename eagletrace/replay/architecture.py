@@ -9,7 +9,7 @@ from typing import Any
 from eagletrace.checkpoint import Draft
 from eagletrace.checkpoint import config as configs
 from eagletrace.replay.experts import Experts
-from eagletrace.replay.result import ReplayError
+from eagletrace.replay.result import ReplayError, UnknownDraftError
 from eagletrace.replay.rope import Rope
 
 DEFAULT_AUX = 3
@@ -76,12 +76,12 @@ class Architecture:
 
     @staticmethod
     def of(draft: Draft) -> Architecture:
-        """The shape of a described draft; ReplayError for an architecture that the reference does not have."""
+        """The shape of a described draft; UnknownDraftError for an architecture that the reference does not have."""
         settings, where = draft.settings, draft.checkpoint.path
         nextn = draft.algorithm == "NEXTN" and draft.attention == "mla" and "layers.0.eh_proj.weight" in draft.names
         feature = nextn or (draft.algorithm == "EAGLE" and draft.attention == "gqa")
         if draft.algorithm != "EAGLE3" and not feature:
-            raise ReplayError(
+            raise UnknownDraftError(
                 f"{where} is a draft of class {draft.architecture} ({draft.algorithm}); the reference has drafts of "
                 "EAGLE-1 to EAGLE-3 and DeepSeek-V3's layer of multi-token prediction only"
             )

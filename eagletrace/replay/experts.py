@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eagletrace.checkpoint import config as configs
-from eagletrace.replay.result import ReplayError
+from eagletrace.replay.result import ReplayError, UnknownDraftError
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
 GROUP_SCORES = 2
@@ -45,14 +45,14 @@ class Experts:
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Experts:
-        """Those of a configuration; ReplayError for a routing that is not DeepSeek-V3's."""
+        """Those of a configuration; UnknownDraftError for a routing that is not DeepSeek-V3's."""
         names = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
         count, chosen, inner = (configs.integer(settings, name) or 0 for name in names)
         if not (count and chosen and inner):
             raise ReplayError(f"the draft has experts, and its config.json lacks one of {', '.join(names)}")
         scores, method = settings.get("scoring_func", "sigmoid"), settings.get("topk_method", "noaux_tc")
         if (scores, method) != ("sigmoid", "noaux_tc"):
-            raise ReplayError(
+            raise UnknownDraftError(
                 f"the draft's experts are chosen by {scores} scores and {method}; the reference has DeepSeek-V3's "
                 "routing only (sigmoid, noaux_tc)"
             )

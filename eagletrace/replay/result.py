@@ -25,6 +25,10 @@ class NotRecordedError(ReplayError):
     exit_code = 3
 
 
+class UnknownDraftError(ReplayError):
+    """A draft of a kind that the reference does not have."""
+
+
 @dataclass(frozen=True)
 class Potential:
     """Accept length that a recipe reaches on the recorded states and tokens, with a 95 % interval."""

@@ -28,12 +28,13 @@ from eagletrace.instrumentations.sglang import (
 )
 from eagletrace.instrumentations.sglang.arguments import decided
 from eagletrace.instrumentations.sglang.deferred import WAIT_NS
+from eagletrace.instrumentations.sglang.draft_models import drafts
 from eagletrace.instrumentations.sglang.engine_counts import EngineCounts, has_engine_counts
 from eagletrace.instrumentations.sglang.event_loop import watch_event_loops
 from eagletrace.instrumentations.sglang.forward import watch_fusion
 from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
 from eagletrace.instrumentations.sglang.session import Session
-from eagletrace.instrumentations.sglang.targets import BY_NAME
+from eagletrace.instrumentations.sglang.targets import BY_NAME, stand_ins
 from eagletrace.instrumentations.sglang.workers import unhooked
 from eagletrace.record import run_folder
 from eagletrace.record.control import ControlWatch
@@ -88,11 +89,13 @@ class Attachment:
         """The scheduler is built: record what it will serve with, before its first forward."""
         session = self.session
         session.worker = getattr(scheduler, "draft_worker", None)
+        with self._lock:
+            self.hooks.follow()  # those of a worker that was imported to be built
         self._scheduler_facts(scheduler)
         self.recorder.fact("server.worker", type(session.worker).__name__ if session.worker is not None else None)
         if session.draft_runner is not None and session.worker is not None:
-            model, facts_of = session.draft_runner.model, session.draft_facts
-            self._try("params", load.write_params, session, model, "serving")
+            facts_of = session.draft_facts
+            self._try("params", load.write_params, session, drafts(session), "serving")
             self._try("sharing", sharing.served_facts, session)
             self._try("vocabulary", vocabulary.served_facts, session)
             config, eagle3 = facts_of.get("config", {}), facts_of.get("eagle3", False)
@@ -106,7 +109,8 @@ class Attachment:
                 session.deferred.distrust()
             if session.chain_steps and has_engine_counts(session):
                 session.engine_counts = EngineCounts(session, scheduler)
-            self.hooks.observe_only("runner.forward", session.draft_runner)
+            if not session.later_runners:
+                self.hooks.observe_only("runner.forward", session.draft_runner)
             self._try("tensors", tensors.follow, session)
             session.serving = True
         self._try("worker", self._unhooked_rows)
@@ -267,7 +271,7 @@ class Attachment:
         if not target.required or unseen:  # no hook of a round is called: what there is may stand in
             return target.required and not any(n not in missing for n in target.alternatives)
         fired = self.hooks.fired()
-        return target.name in fired or not any(n in fired for n in target.alternatives)
+        return target.name in fired or not any(n in fired for n in (*target.alternatives, *stand_ins(target.name)))
 
 
 def _fills_ones(worker: Any) -> bool:

@@ -9,13 +9,14 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eagletrace.activate import PLUGIN_NAME, shut_out
 from eagletrace.instrumentations.sglang import signatures
 from eagletrace.instrumentations.sglang.sources import Sources
-from eagletrace.instrumentations.sglang.targets import TARGETS, EngineTarget
+from eagletrace.instrumentations.sglang.targets import BY_NAME, MULTI_LAYER, TARGETS, EngineTarget
 from eagletrace.settings import from_environ, is_on
 
 
@@ -24,17 +25,22 @@ def inspect_environment(environ: Mapping[str, str] = os.environ) -> dict[str, An
 
     `sglang` is the installed version, None without one; `activation` says how tracing would start and what shuts
     it out and which speculative workers would be traced; each hook is `{target, required, status, detail}` with status
-    `found`, `changed` (it is there, but not as the hook relies on it), `missing` or `shut_out`.
+    `found`, `changed` (it is there, but not as the hook relies on it), `missing` or `shut_out`. A release may lack the
+    multi-layer worker: its hooks are not required.
     """
     version = _version("sglang")
     root = _package_folder("sglang")
     activation = _activation(environ, root)
     hooks: list[dict[str, Any]] = []
     if version and root:
-        found = signatures.statuses(signatures.read_all(Sources(root)))
+        sources = Sources(root)
+        facts = signatures.read_all(sources) | {t.name: signatures.read(sources, t) for t in MULTI_LAYER}
+        found = signatures.statuses(facts, BY_NAME.values())
         lost = signatures.lost(found)
         activation["workers_traced"] = signatures.families(found)
         hooks = [_hook(t, found, lost, activation["shut_out"]) for t in TARGETS]
+        alone = (replace(t, required=False, alternatives=()) for t in MULTI_LAYER)
+        hooks += [_hook(t, found, lost, activation["shut_out"]) for t in alone]
     return {"schema_version": 1, "sglang": version, "activation": activation, "hooks": hooks}
 
 

@@ -144,6 +144,11 @@ def layers(runner: Any) -> int | None:
     return getattr(_text(runner), "num_hidden_layers", None)
 
 
+def prediction_layers(runner: Any) -> int | None:
+    """Layers of multi-token prediction in a model's checkpoint, as its configuration says."""
+    return getattr(_text(runner), "num_nextn_predict_layers", None)
+
+
 def _hidden(runner: Any) -> int | None:
     return getattr(_text(runner), "hidden_size", None)
 

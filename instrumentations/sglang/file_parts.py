@@ -11,6 +11,7 @@ import torch
 
 from eagletrace.instrumentations.landing import KeyRecord
 from eagletrace.instrumentations.sglang import facts
+from eagletrace.instrumentations.sglang.draft_models import of_another_step
 from eagletrace.instrumentations.sglang.families import NEXTN, SHARED_PARTS
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.targets import SKIPPED_BY_DESIGN
@@ -25,7 +26,7 @@ def passed_over(model: torch.nn.Module) -> tuple[str, ...]:
 
 
 def of_the_target(session: Session, model: torch.nn.Module) -> Callable[[str], bool]:
-    """Whether a tensor of the draft's file is the target's, by its name.
+    """Whether a tensor of the draft's file is the target's, or that of another step's draft, by its name.
 
     A layer of multi-token prediction may stand in the target's own checkpoint, behind its layers, or under `mtp`; the
     engine then goes through the whole of it and passes over the rest.
@@ -35,12 +36,13 @@ def of_the_target(session: Session, model: torch.nn.Module) -> Callable[[str], b
     args, layers = session.server_args, facts.layers(session.target_runner)
     draft, target = (getattr(args, name, None) for name in ("speculative_draft_model_path", "model_path"))
     same = draft is None or (target is not None and os.path.realpath(draft) == os.path.realpath(target))
+    another = of_another_step(session.loading, layers, facts.prediction_layers(session.target_runner))
     if not same or layers is None:
-        return lambda _: False
+        return another
 
     def targets(key: str) -> bool:
         number = re.search(r"(?:^|\.)layers\.(\d+)\.", key)
-        return "mtp" not in key and (number is None or int(number[1]) < layers)
+        return another(key) or ("mtp" not in key and (number is None or int(number[1]) < layers))
 
     return targets
 

@@ -6,6 +6,7 @@ With captured graphs Python sees only prefills here; `graphs.py` has what it see
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from eagletrace.instrumentations.patching import Target, replace_on
@@ -15,6 +16,11 @@ from eagletrace.instrumentations.sglang.graph_state import never
 from eagletrace.instrumentations.sglang.launch import InRound, first
 from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import UNSEEN, ForwardFacts, Session
+
+EXTENDS = ("extend_prefill", "extend_decode")
+"""Phases in which drafts of single steps run."""
+LATER = "later"
+"""An extend of the draft of a step after the first."""
 
 
 class RunnerForward(InRound):
@@ -29,7 +35,7 @@ class RunnerForward(InRound):
             if (hook.only is not None and hook.only is not args[0]) or not hook.on:
                 return original(*args, **kwargs)
             launch, token = session.drafting, None
-            if launch is None and args and args[0] is not session.draft_runner:
+            if launch is None and args and args[0] is not session.draft_runner and args[0] not in session.later_runners:
                 return original(*args, **kwargs)
             try:
                 if launch is None:
@@ -53,12 +59,13 @@ class RunnerForward(InRound):
 
         return observed
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | bool:
-        """Note the width before the draft runs: it may die of it. The launch in its draft steps, True in an extend."""
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | bool | str:
+        """Note the width before the draft runs: it may die of it. The launch in its draft steps, True in an extend,
+        `LATER` in that of a later step's draft."""
         session = self.session
         phase = session.phase
         if not phase or args[0] is not session.draft_runner:
-            return False
+            return LATER if phase in EXTENDS and args[0] in session.later_runners else False
         graphs = session.graphs
         if graphs.capturing is not never and graphs.capturing():
             return False
@@ -85,13 +92,16 @@ class RunnerForward(InRound):
             session.recorder.fact("forward.draft_input_width", width, expected)
         return True
 
-    def after(self, token: Launch | bool, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(self, token: Launch | bool | str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the logits: a reference, the engine made them for this forward."""
         if not token:
             return
         output = getattr(result, "logits_output", None)
         if output is None:
             output = result[0]
+        if isinstance(token, str) or (token is True and self.session.later_runners):
+            self._of_a_step(token is True, result, output)
+            return
         if token is True:
             session = self.session
             session.extend_output = output
@@ -103,6 +113,15 @@ class RunnerForward(InRound):
         token.add_step(output.next_token_logits)
         if token.tensors is not None:
             token.tensors.stepped(output.hidden_states, output.next_token_logits)
+
+    def _of_a_step(self, first: bool, result: Any, output: Any) -> None:
+        """Logits of the extend of one step's draft; the next step's graph may use their memory again."""
+        session = self.session
+        if session.graphs.ran(result, output.next_token_logits):
+            output = SimpleNamespace(next_token_logits=session.graphs.owned(output.next_token_logits))
+            if first and session.forward.fc_applied is False:
+                session.forward.fc_applied = None
+        session.step_extended(output, first=first)
 
     @staticmethod
     def _look(launch: Launch, stage: str, hidden: Any) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from eagletrace.instrumentations.patching import Hook, Patch, RoundHook, Target, install, resolve
-from eagletrace.instrumentations.sglang import aborts, graphs, launch, load, older, results, updates, verdict
+from eagletrace.instrumentations.sglang import aborts, graphs, launch, load, older, results, steps, updates, verdict
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.signatures import of_callable
-from eagletrace.instrumentations.sglang.targets import TARGETS, EngineTarget
+from eagletrace.instrumentations.sglang.targets import MULTI_LAYER, TARGETS, EngineTarget
 from eagletrace.settings import LEVELS
 
 HOOKS: dict[str, Callable[[Target, Session], Hook | RoundHook]] = {
@@ -57,6 +57,13 @@ HOOKS: dict[str, Callable[[Target, Session], Hook | RoundHook]] = {
     "graph.extend_replay": graphs.ExtendReplay,
     "graph.capture": graphs.CaptureDraft,
     "graph.capture_batch": graphs.CaptureDraft,
+    "multi_layer.generate": launch.Generate,
+    "multi_layer.draft": steps.DraftOfSteps,
+    "multi_layer.extend_prefill": launch.ExtendPrefill,
+    "multi_layer.extend_decode": steps.ExtendDecodeOfSteps,
+    "multi_layer.verify": launch.Verify,
+    "multi_layer.replay": steps.StepReplay,
+    "multi_layer.replay_one": steps.StepReplay,
 }
 
 # Never taken away while attached: they run when weights are loaded or updated, and not in a round.
@@ -67,10 +74,12 @@ AT_LOAD = (
 # What the counts of chains need at level `contract`, once the first forwards have been seen.
 COUNTING = (
     "scheduler.results", "scheduler.abort", "scheduler.abort_output", "v1.generate", "v2.generate",
-    "scheduler.result_copied",
+    "multi_layer.generate", "scheduler.result_copied",
 )  # fmt: skip
 # The same where the engine counts itself: these run when a request begins, or is aborted.
-BEGINNINGS = ("scheduler.abort", "scheduler.abort_output", "v1.extend_prefill", "v2.extend_prefill")
+BEGINNINGS = (
+    "scheduler.abort", "scheduler.abort_output", "v1.extend_prefill", "v2.extend_prefill", "multi_layer.extend_prefill",
+)  # fmt: skip
 # A chain's topology is known without looking.
 OF_TREES = ("v1.draft_forward", "v2.draft_forward")
 
@@ -86,8 +95,9 @@ class Hooks:
         self._standing: set[str] = set()
 
     def follow(self) -> None:
-        """Install, take away and put back. A missing target is noted, never an error."""
-        for target in TARGETS:
+        """Install, take away and put back. A missing target is noted, never an error; a worker that the engine did not
+        import is not looked at."""
+        for target in (*TARGETS, *(t for t in MULTI_LAYER if t.module in sys.modules)):
             if target.name not in HOOKS or target.name in self.missing:
                 continue
             wanted, stands = self.wants(target), target.name in self._standing

@@ -17,7 +17,7 @@ from eagletrace.instrumentations.patching import Hook, RoundHook, Target
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
 from eagletrace.instrumentations.sglang.graph_state import never
-from eagletrace.instrumentations.sglang.launch_state import QUICK_BYTES, Launch, Prefill
+from eagletrace.instrumentations.sglang.launch_state import QUICK_BYTES, STEP_BYTES, Launch, Prefill
 from eagletrace.instrumentations.sglang.session import UNSEEN, Extend, ForwardFacts, Session
 from eagletrace.record.rounds import RoundPacket
 
@@ -98,18 +98,20 @@ class Generate(InRound):
         batch.launches += 1
         last = session.last_extend
         if last is not None and last.states is batch.states:
-            session.last_extend, first = None, last.logits
+            session.last_extend, first, later = None, last.logits, last.later
             width, fused = last.facts.input_width, last.facts.fc_applied
             if batch.width != width or batch.fused != fused:
                 batch.extended(last.facts)
             widths, fusions = batch.widths, batch.fusions
         else:
-            first, widths, fusions = _drafted_by(session.carried_of(batch.states), len(batch.states))
+            first, later, widths, fusions = _drafted_by(session.carried_of(batch.states), len(batch.states))
         packet = RoundPacket(
             number, time_ns(), batch.states, batch.rounds, 0, None, (), False, None, None, widths, fusions,
             None, None, None, batch.cached_tokens, (), [], batch.launches,
         )  # fmt: skip
         launch = Launch(packet, batch.reqs, first, topk=int(topk or 1))
+        if later:
+            launch.step_logits = list(later)
         settings = session.recorder.settings
         # The first launch and then one in `hidden_every`.
         if (number - 1) % settings.hidden_every == 0 and settings.level != "contract":
@@ -353,27 +355,41 @@ def carried(session: Session, reqs: Sequence[Any], logits: torch.Tensor | None) 
         logits = session.graphs.owned(logits)
     if logits is not None and logits.size(0) != len(reqs):
         logits = None
+    later = _later(session, len(reqs)) if session.later_logits else ()
     same = session.batch
     states = same.states if reqs is same.reqs else [session.request(req) for req in reqs]
-    return Extend(states, logits, session.forward, session.launches)
+    return Extend(states, logits, session.forward, session.launches, later)
+
+
+def _later(session: Session, bs: int) -> Sequence[torch.Tensor]:
+    """The logits that later steps' drafts gave in the extend, [bs, Vd] each; none unless all are there and not too many
+    to be kept."""
+    later, session.later_logits = session.later_logits, []
+    whole = all(logits.size(0) == bs for logits in later)
+    return later if whole and sum(logits.nbytes for logits in later) <= STEP_BYTES else ()
 
 
 def _drafted_by(
     carried: Extend | list[tuple[Extend, int] | None], bs: int
-) -> tuple[torch.Tensor | None, Sequence[int], Sequence[int]]:
-    """Of where the depth 1 of a launch was drafted: logits [bs, Vd], and for each request width and fusion layer."""
+) -> tuple[torch.Tensor | None, Sequence[torch.Tensor], Sequence[int], Sequence[int]]:
+    """Of where a launch was drafted: logits of depth 1 [bs, Vd], and of the deeper ones if they come from there too;
+    for each request width and fusion layer."""
     if isinstance(carried, Extend):
         width, fused = carried.facts.known()
-        return carried.logits, [width] * bs, [fused] * bs
+        return carried.logits, carried.later, [width] * bs, [fused] * bs
     facts = [(-1, -1) if c is None else c[0].facts.known() for c in carried]
-    return _stacked(carried), [w for w, _ in facts], [f for _, f in facts]
+    steps = {0 if c is None else len(c[0].later) for c in carried}
+    later = [_stacked(carried, step) for step in range(steps.pop())] if len(steps) == 1 else ()
+    return _stacked(carried), [s for s in later if s is not None], [w for w, _ in facts], [f for _, f in facts]
 
 
-def _stacked(carried: Sequence[tuple[Extend, int] | None]) -> torch.Tensor | None:
-    """Logits that drafted depth 1, [bs, Vd], of requests from several extends; None unless all are known."""
+def _stacked(carried: Sequence[tuple[Extend, int] | None], step: int | None = None) -> torch.Tensor | None:
+    """Logits that drafted depth 1, or depth `step` + 2, [bs, Vd], of requests from several extends; None unless all are
+    known."""
     rows: list[torch.Tensor] = []
     for known in carried:
-        if known is None or known[0].logits is None:
+        logits = None if known is None else known[0].logits if step is None else known[0].later[step]
+        if known is None or logits is None:
             return None
-        rows.append(known[0].logits[known[1]])
+        rows.append(logits[known[1]])
     return torch.stack(rows)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from eagletrace.instrumentations.landing import LandingMode, elements_loaded
 from eagletrace.instrumentations.patching import Hook, Target
-from eagletrace.instrumentations.sglang import capture, facts, sharing, vocabulary
+from eagletrace.instrumentations.sglang import capture, draft_models, facts, sharing, vocabulary
+from eagletrace.instrumentations.sglang.draft_models import Draft
 from eagletrace.instrumentations.sglang.file_parts import of_the_target, passed_over, widened
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.tensor_stats import checksum, module_types, place, summary
@@ -26,6 +27,7 @@ class LoadModel(Hook):
     def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
         """The loader's hook asks which side is being loaded."""
         self.session.phase = f"load_{_side(instance)}"
+        self.session.loading = draft_models.step_of(instance)
         return time.time()
 
     def after(
@@ -37,8 +39,8 @@ class LoadModel(Hook):
         if token is not None:
             session.recorder.phase(f"load_{side}", int(token * 1e9), time.time_ns(), [], {})
         if side == "draft":
-            session.draft_runner = instance
-            facts.draft(session, instance)
+            if draft_models.add(session, instance):
+                facts.draft(session, instance)
             sharing.watch(session, instance.model)
         else:
             session.target_runner = instance
@@ -78,84 +80,107 @@ class LoadWeights(Hook):
         except Exception as error:  # noqa: BLE001 - load as if we were not there
             self.swallow(error)
             return wrapped(*args, **kwargs)
-        start = time.time()
+        start, done = time.time(), False
         try:
             with mode:
                 result = wrapped(*args, **kwargs)
+            done = True
         finally:
             try:
-                loaded(self.session, model, mode, time.time() - start)
+                loaded(self.session, model, mode, time.time() - start, failed=not done)
             except Exception as error:  # noqa: BLE001
                 self.swallow(error)
         return result
 
 
-def loaded(session: Session, model: torch.nn.Module, mode: LandingMode, seconds: float) -> None:
-    """Write `checkpoint_keys`, `params` and the facts that follow from them."""
-    session.keys = mode.keys
-    recorder = session.recorder
-    written, unseen = elements_loaded(mode.keys), mode.unseen(model)
+def loaded(
+    session: Session, model: torch.nn.Module, mode: LandingMode, seconds: float, *, failed: bool = False
+) -> None:
+    """Write `checkpoint_keys`, `params` and the facts that follow from them.
+
+    Where each step has a draft, all of them read the same file: its tensors are written with the last of them, or with
+    one whose load `failed`.
+    """
+    step, recorder = session.loading, session.recorder
+    start = draft_models.prefix(step)
+    unseen = {start + name for name in mode.unseen(model)}
+    draft_models.named_as_in_file(mode.keys, step)
+    for landing in (landing for record in mode.keys for landing in record.landed):
+        landing["parameter"] = start + landing["parameter"]
+    written = elements_loaded(mode.keys)
+    session.keys = draft_models.merged(session.keys, mode.keys) if step else mode.keys
+    session.unseen = {*unseen, *(session.unseen if step else ())}
+    if mode.failure is not None:
+        session.unseen.add(mode.failure)
     skipped = passed_over(model)
-    fates = {id(record): record.fate(skipped) for record in mode.keys}
-    if unseen or mode.failure is not None:  # what was not seen to be used may have been used all the same
+    fates = {id(record): record.fate(skipped) for record in session.keys}
+    if session.unseen:  # what was not seen to be used may have been used all the same
         fates = {key: None if fate == "dropped" else fate for key, fate in fates.items()}
-    for record in mode.keys:
+    last = failed or draft_models.is_last(session, step)
+    for record in session.keys if last else ():
         recorder.row(
             "checkpoint_keys", key=record.key, shape=record.shape, dtype=record.dtype, checksum=record.checksum,
             landed_in=record.landed, fate=fates[id(record)], rms=record.rms, elements=record.elements,
         )  # fmt: skip
-    for name, tensor in named_tensors(model):
+    for name, tensor in named_tensors(model, start):
         count, keys = written.get(name, (0, []))
         unknown = mode.failure is not None or name in unseen
         if count < tensor.numel() and widened(name, tensor, mode.keys, count):
             count = tensor.numel()
         session.params[name] = {"elements_loaded": None if unknown else min(count, tensor.numel()),
                                 "checkpoint_keys": keys, "loaded_checksum": checksum_of(tensor)}  # fmt: skip
-    write_params(session, model, "loaded")
+    write_params(session, [(start, model)], "loaded")
     recorder.event(
         "weights_loaded", side="draft", keys=len(mode.keys), seconds=seconds,
-        dropped=[r.key for r in mode.keys if fates[id(r)] == "dropped"],
-        unwritten=[n for n, p in session.params.items() if p["elements_loaded"] == 0],
+        dropped=[r.key for r in session.keys if last and fates[id(r)] == "dropped"],
+        unwritten=[n for n, p in session.params.items() if n.startswith(start) and p["elements_loaded"] == 0],
         unseen=sorted(unseen), failure=mode.failure,
     )  # fmt: skip
-    vocabulary.checkpoint_facts(session, mode.keys)
-    session.from_file = sharing.written_by_file(session, model)
+    if not step:
+        vocabulary.checkpoint_facts(session, mode.keys)
+        session.from_file = sharing.written_by_file(session, model, start)
 
 
-def named_tensors(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+def named_tensors(model: torch.nn.Module, prefix: str = "") -> list[tuple[str, torch.Tensor]]:
     """Parameters, each once (a tied one under its first name), and a head that is a plain tensor: with a token map the
-    engine puts a copy of some of the target's rows in the parameter's place."""
+    engine puts a copy of some of the target's rows in the parameter's place. Names begin with `prefix`."""
     found: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
     head = sharing.head(model)
     if isinstance(head, torch.Tensor) and not isinstance(head, torch.nn.Parameter):
         found.append(("lm_head.weight", head))
-    return found
+    return [(prefix + name, tensor) for name, tensor in found] if prefix else found
 
 
-def write_params(session: Session, model: torch.nn.Module, phase: str) -> None:
-    """Write a `params` row for each parameter of the draft, and in phase `serving` for what the target shares."""
-    checksums = {("draft", n): session.params.get(n, {}).get("loaded_checksum") for n, _ in named_tensors(model)}
+def write_params(session: Session, models: Sequence[Draft], phase: str) -> None:
+    """Write a `params` row for each parameter of these drafts, and in phase `serving` for what the target shares."""
+    checksums = {(side, name): session.params.get(name, {}).get("loaded_checksum")
+                 for side, name, _ in watched(session, models) if side == "draft"}  # fmt: skip
     if phase == "serving":
-        checksums = {(side, name): checksum_of(tensor) for side, name, tensor in watched(session, model)}
-    param_rows(session, model, phase, checksums)
+        checksums = {(side, name): checksum_of(tensor) for side, name, tensor in watched(session, models)}
+    param_rows(session, models, phase, checksums)
 
 
-def watched(session: Session, model: torch.nn.Module) -> list[tuple[str, str, torch.Tensor]]:
-    """(side, name, tensor): the parameters of the draft, and those of the target that a draft may share."""
+def watched(session: Session, models: Sequence[Draft]) -> list[tuple[str, str, torch.Tensor]]:
+    """(side, name, tensor): the parameters of the drafts, and those of the target that a draft may share."""
     target = [("target", name, tensor) for name, tensor in target_shared(session)]
-    return [*(("draft", name, tensor) for name, tensor in named_tensors(model)), *target]
+    own = [("draft", name, tensor) for prefix, model in models for name, tensor in named_tensors(model, prefix)]
+    return [*own, *target]
 
 
 def param_rows(
     session: Session,
-    model: torch.nn.Module,
+    models: Sequence[Draft],
     phase: str,
     checksums: Mapping[tuple[str, str], str | None],
     epoch: int = 0,
 ) -> None:
     """Write the `params` rows of the parameters, by side and name, whose checksums are given."""
-    shared, types = shared_places(session, model), module_types(model)
-    for side, name, tensor in watched(session, model):
+    shared: dict[tuple[int, int], str] = {}
+    types: dict[str, str] = {}
+    for prefix, model in models:
+        shared |= shared_places(session, model)
+        types |= {prefix + name: kind for name, kind in module_types(model).items()}
+    for side, name, tensor in watched(session, models):
         if (side, name) not in checksums:
             continue
         of_draft: dict[str, Any] = {}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 import torch
 
+from eagletrace.instrumentations.sglang.draft_models import drafts
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.vocabulary import find, served_map
 from eagletrace.instrumentations.tensor_stats import place
@@ -21,13 +22,15 @@ def write(session: Session) -> None:
     """
     from eagletrace.instrumentations.sglang.load import named_tensors, shared_places
 
-    shared, ids = shared_places(session, session.draft_runner.model), served_map(session)
+    ids = served_map(session)
     mapped = ids is not None and find(session.keys, "d2t") is None
     chosen = [("hot_token_id", ids)] if ids is not None and mapped else list[tuple[str, torch.Tensor]]()
-    for name, tensor in named_tensors(session.draft_runner.model):
-        loaded = session.params.get(name, {}).get("elements_loaded")
-        if loaded is not None and loaded < tensor.numel() and place(tensor) not in shared:
-            chosen.append((name, tensor))
+    for prefix, model in drafts(session):
+        shared = shared_places(session, model)
+        for name, tensor in named_tensors(model, prefix):
+            loaded = session.params.get(name, {}).get("elements_loaded")
+            if loaded is not None and loaded < tensor.numel() and place(tensor) not in shared:
+                chosen.append((name, tensor))
     _write(session, chosen)
 
 
@@ -36,7 +39,8 @@ def write_changed(session: Session, names: Collection[str]) -> None:
     from eagletrace.instrumentations.sglang.load import named_tensors
 
     if session.recorder.settings.level == "tensors" and names:
-        _write(session, [(name, tensor) for name, tensor in named_tensors(session.draft_runner.model) if name in names])
+        tensors = (named for prefix, model in drafts(session) for named in named_tensors(model, prefix))
+        _write(session, [(name, tensor) for name, tensor in tensors if name in names])
 
 
 def _write(session: Session, chosen: Iterable[tuple[str, torch.Tensor]]) -> None:

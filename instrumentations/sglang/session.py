@@ -6,6 +6,7 @@ import logging
 import time
 import traceback
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +42,16 @@ class ForwardFacts:
 
 @dataclass(slots=True)
 class Extend:
-    """An extend of the draft, where the next depth 1 of each of its requests was drafted: logits [requests, Vd]."""
+    """An extend of the draft, where the next depth 1 of each of its requests was drafted: logits [requests, Vd].
+
+    `later` are those of the deeper drafts, where a draft of each step makes them all in the extend.
+    """
 
     states: list[RequestState]
     logits: torch.Tensor | None
     facts: ForwardFacts
     launch: int = 0
+    later: Sequence[torch.Tensor] = ()
 
 
 UNSEEN = ForwardFacts()  # of an extend that no hook has seen yet
@@ -95,6 +100,10 @@ class Session:
     forward: ForwardFacts = field(default_factory=lambda: UNSEEN)
     extend_output: Any = None
     draft_runner: Any = None
+    # Where each step has a draft of its own (draft_models.py): the runners of the steps after the first, and the logits
+    # that they have given in the extend that runs, [requests, Vd] each.
+    later_runners: list[Any] = field(default_factory=list[Any])
+    later_logits: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     first_extend_seen: bool = False
     deferred: Deferred = field(default_factory=Deferred)
     graphs: GraphState = field(default_factory=GraphState)
@@ -110,6 +119,8 @@ class Session:
     target_runner: Any = None
     worker: Any = None
     keys: list[KeyRecord] = field(default_factory=list[KeyRecord])
+    loading: int | None = None  # the step whose draft is loaded, if it is that of a step
+    unseen: set[str] = field(default_factory=set[str])  # parameters that were written where it was not seen by what
     params: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     from_file: dict[str, str | None] = field(default_factory=dict[str, str | None])
     # what the parameters held when it was last looked at, by side and name
@@ -217,9 +228,17 @@ class Session:
                 return
             self.carried.popitem(last=False)
 
+    def step_extended(self, output: Any, *, first: bool) -> None:
+        """The draft of one step has run in an extend; `output` has its logits, in memory of their own."""
+        if first:
+            self.extend_output, self.later_logits = output, []
+        else:
+            self.later_logits.append(output.next_token_logits)
+
     def forget_launches(self) -> None:
         """Recording was interrupted: what the last launch left says nothing about the next one."""
         self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
+        self.later_logits = []
         self.drafting = None
         self.recording = None
         if self.tensors is not None:

@@ -56,7 +56,7 @@ def _observed(session: Session, model: Any, name: str, original: Callable[..., A
             session.count(name)
             detail = {**before, "embed_after": _safe(embedding(model)), "head_after": _safe(head(model))}
             session.recorder.event(name, **detail)
-            for part, difference_ in differences.items():
+            for part, difference_ in differences.items() if model is first_draft(session) else ():
                 if detail[f"{part}_after"] != detail.get(f"{part}_before"):
                     session.replaced[part] = {**difference_, "by": name}
         except Exception as error:  # noqa: BLE001
@@ -64,6 +64,11 @@ def _observed(session: Session, model: Any, name: str, original: Callable[..., A
         return result
 
     return call
+
+
+def first_draft(session: Session) -> Any:
+    """The draft, where there are several that of the first step."""
+    return getattr(session.draft_runner, "model", None)
 
 
 def _against_given(model: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +100,10 @@ def caller() -> str:
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}:{frame.f_lineno}" if frame else "unknown"
 
 
-def written_by_file(session: Session, model: Any) -> dict[str, str | None]:
-    """Checksum right after loading of the embedding and head that tensors of the file wrote; None for the others."""
-    names = {id(p): n for n, p in model.named_parameters()}
+def written_by_file(session: Session, model: Any, prefix: str = "") -> dict[str, str | None]:
+    """Checksum right after loading of the embedding and head that tensors of the file wrote; None for the others.
+    `prefix` is what the model's names in `session.params` begin with."""
+    names = {id(p): prefix + n for n, p in model.named_parameters()}
     found: dict[str, str | None] = {}
     for part, tensor in (("embed", embedding(model)), ("head", head(model))):
         facts = session.params.get(names.get(id(tensor), ""), {})

@@ -13,11 +13,13 @@ from itertools import takewhile
 from typing import Any
 
 from eagletrace.instrumentations.sglang.sources import Function, Sources
-from eagletrace.instrumentations.sglang.targets import TARGETS, EngineTarget
+from eagletrace.instrumentations.sglang.targets import BY_NAME, TARGETS, EngineTarget
 
 FOUND, CHANGED, MISSING = "found", "changed", "missing"
 FAMILIES = ("v1", "v2")
 """The workers, as their targets' names begin. A release needs one of them whole."""
+OF_STEPS = "multi_layer"
+"""The worker with a draft for each step, which serves beside them."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,21 @@ def status(target: EngineTarget, facts: Facts | None) -> tuple[str, str | None]:
     return (CHANGED, reason) if reason else (FOUND, None)
 
 
-def statuses(facts: Mapping[str, Facts | None]) -> dict[str, tuple[str, str | None]]:
+def statuses(
+    facts: Mapping[str, Facts | None], targets: Iterable[EngineTarget] = TARGETS
+) -> dict[str, tuple[str, str | None]]:
     """The status of every target of a release."""
-    return {t.name: status(t, facts.get(t.name)) for t in TARGETS}
+    return {t.name: status(t, facts.get(t.name)) for t in targets}
 
 
 def families(found: Mapping[str, tuple[str, str | None]]) -> list[str]:
-    """The workers that a release has whole: all of their required targets as expected."""
-    return [f for f in FAMILIES if all(found[n][0] == FOUND for n in _family(f))]
+    """The workers that a release has whole: all of their required targets as expected. The worker with a draft for each
+    step is among them where its targets were looked for."""
+    return [f for f in (*FAMILIES, OF_STEPS) if all(found.get(n, (MISSING,))[0] == FOUND for n in _family(f))]
 
 
 def _family(name: str) -> list[str]:
-    return [t.name for t in TARGETS if t.required and t.name.startswith(f"{name}.")]
+    return [t.name for t in BY_NAME.values() if t.required and t.name.startswith(f"{name}.")]
 
 
 def lost(found: Mapping[str, tuple[str, str | None]]) -> dict[str, str]:

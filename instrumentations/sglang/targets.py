@@ -1,7 +1,7 @@
 """SGLang's names, as data: what is hooked, where it lives, which releases have it, and what a hook relies on there.
 
-Attaching feature-detects; no version string is parsed. Read from the sources of every release from 0.5.3 to 0.5.23;
-docs/sglang-releases.md is made from this list.
+Attaching feature-detects; no version string is parsed. `TARGETS` were read in the sources of every release from 0.5.3
+to 0.5.23; docs/sglang-releases.md is made from them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ class EngineTarget(Target):
     keywords: tuple[str, ...] = ()
     reads: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def module(self) -> str:
+        """The module that has it."""
+        return self.path.partition(":")[0]
+
 
 SCHEDULER = "sglang.srt.managers.scheduler"
 _RUNNER = "sglang.srt.model_executor.model_runner:ModelRunner"
@@ -33,6 +38,8 @@ _V2 = "sglang.srt.speculative.eagle_worker_v2:EAGLEWorkerV2"
 _V2_DRAFT = "sglang.srt.speculative.eagle_worker_v2:EagleDraftWorker"
 _DRAFT_GRAPHS = "sglang.srt.speculative.eagle_draft_cuda_graph_runner:EAGLEDraftCudaGraphRunner"
 _EXTEND_GRAPHS = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner:EAGLEDraftExtendCudaGraphRunner"
+_STEPS = "sglang.srt.speculative.multi_layer_eagle_worker_v2:MultiLayerEagle{}"
+_STEP_GRAPHS = "sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner:{}MultiLayerEagle{}"
 _V1_INFO = "sglang.srt.speculative.eagle_info"
 _BATCH = ("batch|model_worker_batch",)
 _BATCH_READS = (("batch|model_worker_batch", "reqs forward_mode"),)
@@ -153,7 +160,38 @@ TARGETS: tuple[EngineTarget, ...] = (
     EngineTarget("graph.capture_batch", f"{_DRAFT_GRAPHS}.capture_one_batch_size", False, "the same; to 0.5.13",
                  "tokens", takes=("num_seqs",), reads=(("self", _CAPTURES),)),
 )  # fmt: skip
-BY_NAME = {t.name: t for t in TARGETS}
+MULTI_LAYER: tuple[EngineTarget, ...] = (
+    EngineTarget("multi_layer.generate", _STEPS.format("WorkerV2.forward_batch_generation"), True,
+                 "one launch; 0.5.9, 0.5.20, 0.5.23", "contract", ("v2.generate", "v1.generate"), takes=_BATCH,
+                 reads=_BATCH_READS),
+    EngineTarget("multi_layer.draft", _STEPS.format("DraftWorker.draft"), True, "the drafted chain; the same",
+                 "contract", ("v2.draft", "v1.draft"), takes=_BATCH),
+    EngineTarget("multi_layer.extend_prefill", _STEPS.format("DraftWorker._draft_extend_for_prefill"), True,
+                 "every step's draft over the prompt; the same", "contract", ("v2.extend_prefill", "v1.extend_prefill"),
+                 takes=("batch", "target_hidden_states", "next_token_ids"), reads=(("self", "draft_runner_list"),)),
+    EngineTarget("multi_layer.extend_decode", _STEPS.format("DraftWorker._draft_extend_for_decode"), True,
+                 "every step's draft over accepted tokens; the same", "contract",
+                 ("v2.extend_decode", "v1.extend_decode"), takes=("batch", "batch_result"),
+                 reads=(("batch_result", "logits_output accept_lens"),)),
+    EngineTarget("multi_layer.verify", _STEPS.format("WorkerV2.verify"), True,
+                 "the target's verify forward; the same", "contract", ("v2.verify", "v1.verify"), takes=("batch",),
+                 reads=((f"{SCHEDULER}:GenerationBatchResult", _RESULT),)),
+    EngineTarget("multi_layer.replay", _STEP_GRAPHS.format("", "MultiStepDraftExtendCudaGraphRunner.replay"), False,
+                 "one step's draft from a captured graph: logits; 0.5.20, 0.5.23", "tokens", takes=("step",)),
+    EngineTarget("multi_layer.replay_one",
+                 _STEP_GRAPHS.format("OneGraph", "MultiStepDraftExtendCudaGraphRunner.replay"), False,
+                 "the same from one graph of all steps; 0.5.20, 0.5.23", "tokens", takes=("step",)),
+)  # fmt: skip
+"""The worker that has a draft for each step: as in 0.5.9 (with the overlap scheduler; its graphs are other ones), in
+0.5.20 and in 0.5.23, which were read. It is looked for where the engine imported it, which it does to serve with it."""
+
+BY_NAME = {t.name: t for t in (*TARGETS, *MULTI_LAYER)}
+
+
+def stand_ins(name: str) -> tuple[str, ...]:
+    """Targets of workers that are imported where they serve alone and then do the work of a target."""
+    return tuple(t.name for t in MULTI_LAYER if name in t.alternatives)
+
 
 # Checkpoint tensors that SGLang's draft classes skip by name, by design (llama_eagle3.py, `"t2d" in name`).
 SKIPPED_BY_DESIGN = ("t2d",)

@@ -13,6 +13,7 @@ from typing import Any
 
 from eagletrace.instrumentations.patching import Hook, Target
 from eagletrace.instrumentations.sglang import load, param_values
+from eagletrace.instrumentations.sglang.draft_models import drafts
 from eagletrace.instrumentations.sglang.session import Session
 
 NAMES_KEPT = 50
@@ -52,7 +53,7 @@ class WeightsUpdated(Hook):
         self, start: float | None, instance: Any, source: Mapping[str, Any], *, success: bool, message: str
     ) -> None:
         session, model = self.session, model_of(instance)
-        side = "draft" if session.draft_runner is not None and model is session.draft_runner.model else "target"
+        side = "draft" if any(model is draft for _, draft in drafts(session)) else "target"
         session.epochs[side] = epoch = session.epochs.get(side, 0) + 1
         end, due = time.time(), time.monotonic() >= session.checksums_from or self.how == "end"
         changed = params_after(session, side, epoch) if due else None
@@ -96,9 +97,9 @@ def params_after(session: Session, side: str, epoch: int) -> list[str] | None:
     """
     if session.draft_runner is None:
         return None
-    model = session.draft_runner.model
-    now = {(which, name): load.checksum_of(tensor) for which, name, tensor in load.watched(session, model)}
+    models = drafts(session)
+    now = {(which, name): load.checksum_of(tensor) for which, name, tensor in load.watched(session, models)}
     changed = {key: checksum for key, checksum in now.items() if checksum != session.checksums.get(key)}
-    load.param_rows(session, model, "updated", changed, epoch)
+    load.param_rows(session, models, "updated", changed, epoch)
     param_values.write_changed(session, {name for which, name in changed if which == "draft"})
     return [name if which == side else f"{which}:{name}" for which, name in changed]

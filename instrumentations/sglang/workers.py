@@ -1,7 +1,8 @@
 """Which parts of the speculative worker that serves are hooked.
 
-SGLang has workers that share nothing of a launch with EAGLE's two (n-gram, multi-layer EAGLE, frozen-KV MTP, DFLASH,
-DSpark, Uno). Without a word about it their servers would look as if nothing was drafted.
+SGLang has workers that share nothing of a launch with those that are hooked (n-gram, frozen-KV MTP, DFLASH, DSpark and
+Uno; of 0.5.9 the multi-layer worker without the overlap scheduler). Without a word about it their servers would look as
+if nothing was drafted.
 """
 
 from __future__ import annotations

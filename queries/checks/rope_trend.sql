@@ -11,15 +11,20 @@
 -- param min_rounds: int = 30, rounds of each half below which nothing is said
 -- references: TensorRT-LLM#19036
 WITH r AS (
-    SELECT accepted > 0 AS a, count(*) OVER request AS n,
-           row_number() OVER (PARTITION BY host, pid, request_seq ORDER BY position, round) AS i
+    SELECT list(accepted > 0 ORDER BY position, round) AS course
     FROM rounds WHERE drafted > 0 AND accepted IS NOT NULL AND position IS NOT NULL
-    WINDOW request AS (PARTITION BY host, pid, request_seq)
+    GROUP BY host, pid, request_seq
+),
+s AS (
+    SELECT len(course) AS n, n // 2 AS half, len(list_filter(course, lambda a: a)) AS accepted,
+           len(list_filter(course[:half], lambda a: a)) AS early_accepted
+    FROM r
 ),
 h AS (
-    SELECT count(*) FILTER (WHERE 2 * i <= n) AS early, count(*) FILTER (WHERE 2 * i <= n AND a) AS early_accepted,
-           count(*) FILTER (WHERE 2 * i > n) AS late, count(*) FILTER (WHERE 2 * i > n AND a) AS late_accepted
-    FROM r
+    SELECT coalesce(sum(half), 0)::BIGINT AS early, coalesce(sum(s.early_accepted), 0)::BIGINT AS early_accepted,
+           coalesce(sum(n - half), 0)::BIGINT AS late,
+           coalesce(sum(accepted - s.early_accepted), 0)::BIGINT AS late_accepted
+    FROM s
 ),
 g AS (
     SELECT *, wilson(early_accepted, early, -1) AS early_low, wilson(late_accepted, late, 1) AS late_high FROM h

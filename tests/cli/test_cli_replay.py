@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eagletrace.cli.main import main
+from eagletrace.replay.result import UnknownDraftError
 
 DEMO = Path(__file__).parents[2] / "eagletrace" / "data" / "demo-run"
 PAIR = Path("eagletrace/lab/pair/data/llama")
@@ -31,6 +32,18 @@ def test_diagnose_goes_on_without_states(capsys: Capture) -> None:
     assert value["causes"][0]["id"] == "aux.not_captured"
     assert value["causes"][0]["proof"]["repaired_accept_length"] is None
     assert "no proof by replay" in err and any("EAGLETRACE_LEVEL=tensors" in w for w in value["warnings"])
+
+
+def test_a_draft_without_a_reference_is_diagnosed_without_a_proof(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def unknown(*_given: object, **_named: object) -> None:
+        raise UnknownDraftError("a draft of class Step3p5MTP")
+
+    monkeypatch.setattr("eagletrace.replay.engine.replay", unknown)
+    assert main(["diagnose", str(DEMO), *GOOD, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["warnings"] == ["no proof by replay: a draft of class Step3p5MTP"]
+    assert main(["replay", str(DEMO), *GOOD]) == 2
 
 
 @pytest.mark.parametrize("command", [["replay"], ["diagnose"], ["diff", str(DEMO)]])

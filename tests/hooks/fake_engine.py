@@ -1,4 +1,4 @@
-"""An engine with SGLang's names and shapes and none of its work: drives the hooks of both worker families.
+"""An engine with SGLang's names and shapes and none of its work: drives the hooks of all worker families.
 
 Names of classes, methods, attributes and arguments are SGLang's (0.5.9 and 0.5.23; `test_graph_names.py` reads them in
 the installed sources). Tensors are random; nothing of the engine waits for the device, so that what waits is ours.
@@ -94,6 +94,7 @@ class ForwardBatch:
     input_ids: torch.Tensor
     batch_size: int
     extend_seq_lens_cpu: list[int] | None = None
+    wanted: torch.Tensor | list[int] | None = None  # the rows whose logits are asked for; all of them without
 
 
 @dataclass
@@ -164,10 +165,17 @@ class ModelRunner:
     def __init__(self, sizes: Sizes) -> None:
         self.model = DraftModel(sizes)
         self.graph_prefill = False
+        self.pool: torch.Tensor | None = None  # of graphs: where they leave their logits
 
     def forward(self, forward_batch: ForwardBatch) -> Any:
         run = self.model.replayed if self.graph_prefill else self.model
         output = run(forward_batch.spec_info.hidden_states)
+        if forward_batch.wanted is not None:
+            wanted, logits = forward_batch.wanted, output.next_token_logits
+            output.next_token_logits = rows_of(logits, wanted) if isinstance(wanted, list) else logits[wanted]
+        if self.graph_prefill and self.pool is not None:
+            self.pool[: output.next_token_logits.shape[0]] = output.next_token_logits
+            output.next_token_logits = self.pool[: output.next_token_logits.shape[0]]
         return SimpleNamespace(logits_output=output, can_run_graph=self.graph_prefill)
 
 
@@ -487,6 +495,103 @@ class EAGLEWorkerV2:
         return SimpleNamespace(logits_output=output, can_run_cuda_graph=self.engine.sizes.graph)
 
 
+class MultiLayerEagleDraftWorker(_Drafter):
+    """A draft for each step, all of which run in the extend. In 0.5.9 a decode's extend gives all tokens' logits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.draft_runner_list = [ModelRunner(engine.sizes) for _ in range(engine.sizes.steps)]
+        self.draft_runner = self.draft_runner_list[0]
+        self.cuda_graph_runner_for_draft_extend: Any = None
+        self.drafted: dict[str, list[torch.Tensor]] = {}  # of each request: the logits of each step, [Vd]
+
+    def init_cuda_graphs(self) -> None:
+        self.cuda_graph_runner_for_draft_extend = graph = MultiLayerEagleMultiStepDraftExtendCudaGraphRunner(self)
+        for runner in self.draft_runner_list:
+            runner.graph_prefill, runner.pool = True, graph.pool
+
+    def draft(self, batch: Batch) -> EagleVerifyInput:
+        sizes, bs = self.engine.sizes, len(batch.reqs)
+        steps = [torch.stack([self.drafted[req.rid][step] for req in batch.reqs]) for step in range(sizes.steps)]
+        self.engine.used.append(steps)
+        tokens = torch.stack([torch.zeros_like(steps[0][:, 0], dtype=torch.int64), *(s.argmax(-1) for s in steps)], 1)
+        child = torch.arange(1, sizes.nodes + 1, device=sizes.device).expand(bs, -1).clone()
+        child[:, -1] = -1
+        positions = torch.arange(bs * sizes.nodes, device=sizes.device)
+        return EagleVerifyInput(self.engine, tokens.reshape(-1), positions, child, torch.full_like(child, -1), 1)
+
+    def _draft_extend_for_prefill(self, batch: Batch, target_hidden_states: torch.Tensor, next_token_ids: Any) -> Any:
+        forward_batch = self._forward_batch(target_hidden_states, target_hidden_states.shape[0], len(batch.reqs))
+        forward_batch.wanted = _ends(batch)
+        forwards = (runner.forward(forward_batch).logits_output for runner in self.draft_runner_list)
+        self._keep(batch, [output.next_token_logits.clone() for output in forwards])
+
+    def _draft_extend_for_decode(self, batch: Batch, batch_result: Any) -> None:
+        bs, nodes = len(batch.reqs), self.engine.sizes.nodes
+        hidden, graph = batch_result.logits_output.hidden_states, self.cuda_graph_runner_for_draft_extend
+        index = torch.arange(bs, device=hidden.device) * nodes + batch_result.accept_lens - 1
+        steps = list[torch.Tensor]()
+        if graph is not None:
+            graph.prepare(hidden, index)
+            for step in range(self.engine.sizes.steps):
+                steps.append(graph.replay(step)[0].next_token_logits[:bs].clone())
+            graph.overwrite()
+        else:
+            forward_batch = self._forward_batch(hidden, bs * nodes, bs)
+            forward_batch.wanted = None if self.engine.older else index
+            for runner in self.draft_runner_list:
+                logits = runner.forward(forward_batch).logits_output.next_token_logits
+                steps.append(logits.index_select(0, index) if self.engine.older else logits)
+        self._keep(batch, steps)
+
+    def _keep(self, batch: Batch, steps: list[torch.Tensor]) -> None:
+        for row, req in enumerate(batch.reqs):
+            self.drafted[req.rid] = [logits[row].clone() for logits in steps]
+
+
+class MultiLayerEagleMultiStepDraftExtendCudaGraphRunner:
+    """Graphs of one memory pool: a step's replay writes over what the step before has left."""
+
+    prune_draft_extend_logits = True
+
+    def __init__(self, eagle_worker: MultiLayerEagleDraftWorker) -> None:
+        self.eagle_worker = eagle_worker
+        sizes = eagle_worker.engine.sizes
+        width = sizes.states * sizes.hidden
+        self.buffers = SimpleNamespace(hidden_states=torch.zeros(0, width, device=sizes.device))
+        self.raw_bs = 0
+        self.pool = torch.zeros(max(sizes.captured), sizes.draft_vocab, device=sizes.device)
+
+    def prepare(self, hidden: torch.Tensor, index: torch.Tensor) -> None:
+        self.buffers.hidden_states, self.buffers.select_index, self.raw_bs = hidden, index, index.shape[0]
+
+    def replay(self, step: int) -> tuple[Any, ...]:
+        model = self.eagle_worker.draft_runner_list[step].model
+        chosen = self.buffers.hidden_states[self.buffers.select_index]
+        self.pool[: self.raw_bs] = model.replayed(chosen).next_token_logits
+        return LogitsProcessorOutput(self.pool, None), None, None
+
+    def overwrite(self) -> None:
+        self.pool.fill_(7)
+
+
+class MultiLayerEagleWorkerV2(EAGLEWorkerV2):
+    """The worker with a draft for each step: a launch is that of the second worker."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._draft_worker = self.draft_worker = MultiLayerEagleDraftWorker(engine)  # type: ignore[assignment]
+
+    def forward_batch_generation(self, batch: Batch) -> Any:
+        return super().forward_batch_generation(batch)
+
+    def verify(self, batch: Batch) -> Any:
+        result = super().verify(batch)
+        bs = len(batch.reqs)
+        result.accept_lens = torch.full((bs,), 2, dtype=torch.int32, device=self.engine.sizes.device)  # of the path
+        return result
+
+
 class EAGLEWorker(_Drafter):
     """The first worker, which is its own draft side."""
 
@@ -533,6 +638,9 @@ class EAGLEWorker(_Drafter):
         self.engine.carried = output.next_token_logits.clone()
 
 
+WORKERS = {"v2": EAGLEWorkerV2, "v1": EAGLEWorker, "multi_layer": MultiLayerEagleWorkerV2}
+
+
 class GenerationBatchResult:
     """The scheduler's result, in 0.5.3 another object than the worker's."""
 
@@ -571,7 +679,7 @@ class Scheduler:
         for req in batch.reqs:
             if batch.extend:
                 req.output_ids.append(1)
-            elif self.engine.family == "v2":
+            elif self.engine.family != "v1":
                 req.output_ids += [7, 8]
         self.engine.finish(batch)
 
@@ -591,10 +699,11 @@ class Engine:
     carried: torch.Tensor | None = None
     rounds: int = 3
     given: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    used: list[list[torch.Tensor]] = field(default_factory=list[list[torch.Tensor]])  # each round's steps
     reqs: list[Req] = field(default_factory=list[Req])
 
     def __post_init__(self) -> None:
-        self.worker = EAGLEWorkerV2(self) if self.family == "v2" else EAGLEWorker(self)
+        self.worker = WORKERS[self.family](self)
         self.scheduler = Scheduler(self)
         self.target_runner = SimpleNamespace(model=TargetModel(self.sizes))
         self.reqs = [Req(f"r{i}") for i in range(self.sizes.bs)]
@@ -603,11 +712,11 @@ class Engine:
 
     @property
     def draft_side(self) -> Any:
-        return self.worker.draft_worker if self.family == "v2" else self.worker
+        return self.worker.draft_worker if self.family != "v1" else self.worker
 
     @property
     def draft_runner(self) -> ModelRunner:
-        return self.draft_side.draft_runner if self.family == "v2" else self.draft_side.model_runner
+        return self.draft_side.draft_runner if self.family != "v1" else self.draft_side.model_runner
 
     def random(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=self.sizes.device)

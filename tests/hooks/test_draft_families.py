@@ -90,7 +90,7 @@ def serving(draft: str | None) -> Any:
     """A session whose target has ten layers."""
     paths = SimpleNamespace(model_path="/models/target", speculative_draft_model_path=draft)
     config = SimpleNamespace(hf_text_config=SimpleNamespace(num_hidden_layers=10))
-    return SimpleNamespace(server_args=paths, target_runner=SimpleNamespace(model_config=config))
+    return SimpleNamespace(server_args=paths, target_runner=SimpleNamespace(model_config=config), loading=None)
 
 
 class Model(nn.Module):

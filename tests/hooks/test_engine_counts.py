@@ -236,12 +236,13 @@ def test_no_hook_of_a_round_is_wanted(server: Server) -> None:
     def wanted() -> set[str]:
         return {name for name in HOOKS if name in BY_NAME and hooks.wants(BY_NAME[name])}
 
-    begins = {"scheduler.abort", "scheduler.abort_output", "v1.extend_prefill", "v2.extend_prefill"}
+    workers = ("v1", "v2", "multi_layer")
+    begins = {"scheduler.abort", "scheduler.abort_output", *(f"{worker}.extend_prefill" for worker in workers)}
     server.session.first_extend_seen = False
     at_first = {name for name in wanted() if "update" not in name and "load" not in name and "updater" not in name}
     assert at_first == begins | {"runner.forward"}
     server.session.first_extend_seen = True
-    assert {n for n in wanted() if n.startswith(("v1", "v2", "verify", "graph", "scheduler", "runner.f"))} == begins
+    assert {n for n in wanted() if n.startswith((*workers, "verify", "graph", "scheduler", "runner.f"))} == begins
 
 
 def test_what_ends_the_event_loop_is_recorded_and_passes(server: Server) -> None:

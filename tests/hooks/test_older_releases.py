@@ -206,15 +206,18 @@ def ask(*place, without=()):
         return str(error)
     return [[u.target, u.detail] for u in found]
 eagle = "eagle_worker_v2", "EAGLEWorkerV2", "EagleDraftWorker"
+of_steps = "multi_layer_eagle_worker_v2", "MultiLayerEagleWorkerV2", "MultiLayerEagleDraftWorker"
 answers = {
     "none": [[u.target, u.detail] for u in unhooked(None, paths)],
     "eagle": ask(*eagle),
     "eagle without verify": ask(*eagle, without=["v2.verify"]),
     "eagle without launch": ask(*eagle, without=["v2.generate"]),
     "StandaloneWorkerV2": ask("standalone_worker_v2", "StandaloneWorkerV2", "StandaloneDraftWorker"),
+    "MultiLayerEagleWorkerV2": ask(*of_steps),
+    "MultiLayerEagleWorkerV2 without draft": ask(*of_steps, without=["multi_layer.draft"]),
 }
 for module, name in (
-    ("multi_layer_eagle_worker_v2", "MultiLayerEagleWorkerV2"), ("frozen_kv_mtp_worker_v2", "FrozenKVMTPWorkerV2"),
+    ("frozen_kv_mtp_worker_v2", "FrozenKVMTPWorkerV2"),
     ("dflash_worker_v2", "DFlashWorkerV2"), ("dspark_components.dspark_worker_v2", "DSparkWorkerV2"),
 ):
     answers[name] = ask(module, name)
@@ -233,12 +236,15 @@ def test_workers_that_are_not_traced_are_named() -> None:
                           env=environ | spec.environment(spec.worker(None)))  # fmt: skip
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert answers["none"] == answers["eagle"] == answers["StandaloneWorkerV2"] == []
+    hooked = ("none", "eagle", "StandaloneWorkerV2", "MultiLayerEagleWorkerV2")
+    assert [answers.pop(name) for name in hooked] == [[]] * len(hooked)
+    (draft,) = answers.pop("MultiLayerEagleWorkerV2 without draft")
+    assert draft[0] == BY_NAME["multi_layer.draft"].path and "no drafted trees" in draft[1]
     (verify,) = answers["eagle without verify"]
     assert verify[0] == BY_NAME["v2.verify"].path and "no verdicts" in verify[1]
     (launch,) = answers["eagle without launch"]
     assert launch[0] == BY_NAME["v2.generate"].path and "no rounds are recorded" in launch[1]
     others = {name: found for name, found in answers.items() if "eagle" not in name and found and found != []}
-    assert set(others) == {"MultiLayerEagleWorkerV2", "FrozenKVMTPWorkerV2", "DFlashWorkerV2", "DSparkWorkerV2"}
+    assert set(others) == {"FrozenKVMTPWorkerV2", "DFlashWorkerV2", "DSparkWorkerV2"}
     for name, ((path, detail),) in others.items():
         assert path.endswith(f":{name}.forward_batch_generation") and name in detail and "not traced" in detail

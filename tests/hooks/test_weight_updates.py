@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from eagletrace.instrumentations.patching import install
-from eagletrace.instrumentations.sglang import load, updates
+from eagletrace.instrumentations.sglang import draft_models, load, updates
 from eagletrace.instrumentations.sglang.hooks import AT_LOAD, HOOKS
 from eagletrace.instrumentations.sglang.session import Session
 from eagletrace.instrumentations.sglang.targets import BY_NAME
@@ -98,7 +98,7 @@ class Observed:
         assert isinstance(model, Target)
         self.draft = Runner(Draft(model))
         self.session.target_runner, self.session.draft_runner = self.target, self.draft
-        load.write_params(self.session, self.draft.model, "serving")
+        load.write_params(self.session, draft_models.drafts(self.session), "serving")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         self.session.recorder.stop()

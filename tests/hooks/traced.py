@@ -25,7 +25,7 @@ from tests.hooks import fake_engine
 from tests.hooks.fake_engine import Engine
 from tests.hooks.no_waiting import Guard
 
-V2, V1 = "EAGLEWorkerV2", "EAGLEWorker"
+V2, V1, STEPS = "EAGLEWorkerV2", "EAGLEWorker", "MultiLayerEagle"
 COMMON = {
     "scheduler.results": "Scheduler.process_batch_result", "runner.forward": "ModelRunner.forward",
     "verify.greedy": "verify_tree_greedy_func", "verify.sample": "eagle_sample",
@@ -49,6 +49,13 @@ PLACES = {
         "v1.generate": f"{V1}.forward_batch_generation", "v1.verify": f"{V1}.verify", "v1.draft": f"{V1}.draft",
         "v1.draft_forward": "_Drafter.draft_forward", "v1.extend_prefill": f"{V1}.forward_draft_extend",
         "v1.extend_decode": f"{V1}.forward_draft_extend_after_decode", "v1.verify_tokens": "EagleVerifyInput.verify",
+    },
+    "multi_layer": COMMON | {
+        "multi_layer.generate": f"{STEPS}WorkerV2.forward_batch_generation",
+        "multi_layer.verify": f"{STEPS}WorkerV2.verify", "multi_layer.draft": f"{STEPS}DraftWorker.draft",
+        "multi_layer.extend_prefill": f"{STEPS}DraftWorker._draft_extend_for_prefill",
+        "multi_layer.extend_decode": f"{STEPS}DraftWorker._draft_extend_for_decode",
+        "multi_layer.replay": f"{STEPS}MultiStepDraftExtendCudaGraphRunner.replay",
     },
 }  # fmt: skip
 
@@ -86,6 +93,7 @@ def session_of(engine: Engine, folder: Path, settings: Settings) -> Session:
     session = Session(recorder, "0", SimpleNamespace())
     sizes = engine.sizes
     session.worker, session.draft_runner = engine.worker, engine.draft_runner
+    session.later_runners = getattr(engine.draft_side, "draft_runner_list", [])[1:]
     session.target_runner = engine.target_runner
     session.draft_facts = {"fc_in": sizes.states * sizes.hidden, "target_hidden_size": sizes.hidden, "eagle3": True}
     session.draft_id_or_zero = torch.arange(sizes.vocab, device=sizes.device) * (
