@@ -18,7 +18,7 @@ from eagletrace.record.columns import from_numpy, nothing, nulls_of, repeated_te
 
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1  # level 3 saves 2 % and level 6 4 %, for a third more time
-SMALL_BYTES = 4 << 20  # in memory: compressing less costs more than it saves until it is merged
+SMALL_BYTES = 1 << 20  # in memory: compressing less costs more than it saves until it is merged
 MANTISSA_BITS = 10  # kept of the 23: a relative error of at most 2**-11, half of what a value would take exactly
 _DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
 _SPLIT_INTEGERS = int(pa.__version__.split(".")[0]) >= 17  # older releases split floats alone

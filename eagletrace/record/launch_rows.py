@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from eagletrace.record.requests import RequestState
 from eagletrace.record.rounds import UNKNOWN, Bools, Ints, RoundPacket
 from eagletrace.record.trees import Trees
 
 Array = npt.NDArray[Any]
 Column = Array | tuple[Array, Bools] | None  # values, values and which of them are NULL, or all NULL
+Rows = Ints | slice
+EVERY, DRAFTED = np.s_[:, :], np.s_[:, 1:]
+"""Of the nodes of trees, [R, D]: all of them, and those behind the root."""
+SEQ, RID = attrgetter("seq"), attrgetter("rid")
 NUMPY_OF = {
     "bool": np.bool_, "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64, "float": np.float32,
 }  # fmt: skip
@@ -58,12 +64,24 @@ def _arrow(parts: Sequence[tuple[Array | None, Bools | None, int]], type_: Any) 
 
 
 def _known(values: Array | None, part: Any) -> Column:
-    """Values of which negative ones were not observed."""
-    return None if values is None else (values[part], values[part] < 0)
+    """A part of some values, flat, of which negative ones were not observed."""
+    if values is None:
+        return None
+    flat_values = values[part].ravel()
+    return flat_values, flat_values < 0
 
 
 def _number(values: Array | None, part: Any) -> Column:
-    return None if values is None else (values[part], np.isnan(values[part]))
+    """A part of some values, flat, of which NaN was not observed."""
+    if values is None:
+        return None
+    flat_values = values[part].ravel()
+    return flat_values, np.isnan(flat_values)
+
+
+def _kept(keep: Bools) -> Rows:
+    """What takes the kept rows of an array: all of them, as a rule, without a copy."""
+    return slice(None) if keep.all() else np.flatnonzero(keep)
 
 
 def flat(values: Sequence[Sequence[Any]], dtype: Any = np.int64) -> Array:
@@ -74,30 +92,30 @@ def flat(values: Sequence[Sequence[Any]], dtype: Any = np.int64) -> Array:
     return np.array(list(chain.from_iterable(values)), dtype=dtype)
 
 
-def of_requests(packets: Sequence[RoundPacket], name: str, dtype: Any) -> Array:
-    """A fact of the requests of some launches, [R]."""
+def of_requests(packets: Sequence[RoundPacket], fact: Callable[[RequestState], Any], dtype: Any) -> Array:
+    """A fact of the requests of some launches, [R]; looked at once for each list of them."""
     known: dict[int, list[Any]] = {}
     for requests in (p.requests for p in packets):
         if id(requests) not in known:
-            known[id(requests)] = [getattr(r, name) for r in requests]
+            known[id(requests)] = [fact(r) for r in requests]
     return flat([known[id(p.requests)] for p in packets], dtype)
 
 
-def _facts(packets: Sequence[RoundPacket], name: str, index: Ints) -> Column:
+def _facts(packets: Sequence[RoundPacket], name: str, index: Rows) -> Column:
     """A fact that launches have for each request, or for none."""
     unknown = [UNKNOWN] * len(packets[0].requests)
     values = flat([getattr(p, name) or unknown for p in packets])[index]
     return values, values == UNKNOWN
 
 
-def _per_launch(packets: Sequence[RoundPacket], values: Sequence[Any], index: Ints) -> Array:
+def _per_launch(packets: Sequence[RoundPacket], values: Sequence[Any], index: Rows) -> Array:
     return np.repeat(np.array(values, dtype=np.int64), len(packets[0].requests))[index]
 
 
 def add_round_rows(out: Columns, packets: Sequence[RoundPacket], trees: Trees | None, keep: Bools) -> None:
     """Rows of `rounds`, one per kept request. `keep` is [R]."""
-    index = np.flatnonzero(keep)
-    n, bs = len(index), len(packets[0].requests)
+    index = _kept(keep)
+    n, bs = int(np.count_nonzero(keep)), len(packets[0].requests)
 
     def launch(values: Sequence[Any]) -> Column:
         known = _per_launch(packets, [UNKNOWN if v is None else v for v in values], index)
@@ -109,9 +127,9 @@ def add_round_rows(out: Columns, packets: Sequence[RoundPacket], trees: Trees | 
         round=_per_launch(packets, [p.round for p in packets], index),
         request_round=flat([p.request_rounds for p in packets])[index]
         + _per_launch(packets, [p.later for p in packets], index),
-        request_seq=of_requests(packets, "seq", np.int64)[index],
-        request_id=of_requests(packets, "rid", object)[index],
-        row=index % bs,
+        request_seq=of_requests(packets, SEQ, np.int64)[index],
+        request_id=of_requests(packets, RID, object)[index],
+        row=np.flatnonzero(keep) % bs,
         batch_size=np.full(n, bs),
         position=None if position is None else (position, position < 0),
         cached_tokens=_facts(packets, "cached_tokens", index),
@@ -136,12 +154,12 @@ def add_node_rows(
 
     `draft_id_of` is the served vocabulary map, [V], -1 where the draft has no such token; None if unknown.
     """
-    rows = np.flatnonzero(keep)
+    rows, count = _kept(keep), int(np.count_nonzero(keep))
     nodes = trees.parents.shape[1]
-    shape = (len(rows), nodes)
+    shape = (count, nodes)
     node = np.broadcast_to(np.arange(nodes), shape)
-    root, drafted = node == 0, node > 0
-    seq = of_requests(packets, "seq", np.int64)[rows]
+    root = node == 0
+    seq = of_requests(packets, SEQ, np.int64)[rows]
     round_ = _per_launch(packets, [p.round for p in packets], rows)
     expected = trees.expected_tokens[rows]
     parents, depths, positions = trees.parents[rows], trees.depths[rows], _rows(trees.positions, rows)
@@ -152,7 +170,6 @@ def add_node_rows(
     if better is not None:
         known = np.isfinite(better) if probs is None else np.isfinite(better) & ~np.isnan(probs)
         ranks = np.where(known if inside is None else known & inside, better + 1, 0).astype(np.int64)
-    every = np.ones(shape, dtype=np.bool_)
     verifies.add(
         node.size,
         round=np.repeat(round_, nodes),
@@ -160,7 +177,7 @@ def add_node_rows(
         node=node.ravel(),
         parent_node=(parents.ravel(), root.ravel()),
         depth=depths.ravel(),
-        position=_known(positions, every),
+        position=_known(positions, EVERY),
         draft_token=draft_tokens.ravel(),
         expected_token=(token(expected.ravel()), root.ravel()),
         target_token=token(trees.target_tokens[rows].ravel()),
@@ -170,23 +187,23 @@ def add_node_rows(
         draft_rank_of_target_token=None if ranks is None else (ranks.ravel(), (ranks < 1).ravel() | root.ravel()),
     )
     drafts.add(
-        len(rows) * (nodes - 1),
+        count * (nodes - 1),
         round=np.repeat(round_, nodes - 1),
         request_seq=np.repeat(seq, nodes - 1),
-        node=node[drafted],
-        parent_node=parents[drafted],
-        depth=depths[drafted],
-        position=_known(positions, drafted),
-        rope_position=_known(_rows(trees.rope_positions, rows), drafted),
-        token=draft_tokens[drafted],
-        draft_vocab_id=None if redacted else _known(_rows(trees.draft_ids, rows), drafted),
-        draft_prob=_number(probs, drafted) if packets[0].engine_has_probs else None,
-        draft_logprob=_number(_rows(trees.logprobs, rows), drafted),
-        draft_entropy=_number(_rows(trees.entropies, rows), drafted),
+        node=node[DRAFTED].ravel(),
+        parent_node=parents[DRAFTED].ravel(),
+        depth=depths[DRAFTED].ravel(),
+        position=_known(positions, DRAFTED),
+        rope_position=_known(_rows(trees.rope_positions, rows), DRAFTED),
+        token=draft_tokens[DRAFTED].ravel(),
+        draft_vocab_id=None if redacted else _known(_rows(trees.draft_ids, rows), DRAFTED),
+        draft_prob=_number(probs, DRAFTED) if packets[0].engine_has_probs else None,
+        draft_logprob=_number(_rows(trees.logprobs, rows), DRAFTED),
+        draft_entropy=_number(_rows(trees.entropies, rows), DRAFTED),
     )
 
 
-def _rows(values: Array | None, rows: Ints) -> Array | None:
+def _rows(values: Array | None, rows: Rows) -> Array | None:
     return None if values is None else values[rows]
 
 

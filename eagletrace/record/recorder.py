@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ COUNTS_LIMIT = 20_000  # launches of which only counts are kept
 # Launches are turned into rows so many nodes at a time, with a pause between: the engine's thread waits for the GIL
 # for as long as one such step takes.
 SLICE_NODES = 2048
+SAMPLED = attrgetter("sampled")
 PAUSE_S = 50e-6
 HOLD_NS = 10_000_000_000  # a launch waits no longer for values that are computed with those of later ones
 WARN_AGAIN_S = 600.0  # another outage is worth another warning; a disk that comes and goes is not worth many
@@ -449,7 +451,7 @@ class Recorder:
             self._totals.add(packets, trees)
         elif packets[0].nodes:  # a verdict was seen, and could not be read
             self._count("not read: verdicts", len(packets))
-        keep = of_requests(packets, "sampled", np.bool_)
+        keep = of_requests(packets, SAMPLED, np.bool_)
         if self.settings.level == "contract" or not keep.any():
             return
         add_round_rows(out["rounds"], packets, trees, keep)

@@ -29,7 +29,7 @@ class Totals:
 
     def add(self, packets: Sequence[RoundPacket], trees: Trees) -> None:
         """Add the counted rounds of user requests of launches that were read together."""
-        keep = of_requests(packets, "kind", object) == "user"
+        keep = of_requests(packets, lambda request: request.kind == "user", np.bool_)
         keep &= flat([packet.counted or [True] * len(packet.requests) for packet in packets], np.bool_)
         rounds = int(keep.sum())
         if not rounds:
