@@ -102,7 +102,7 @@ fuzz: setup
 soak: setup
 	$(RUN) benchmarks.soak_kills
 	EAGLETRACE_SOAK=1 $(PYTEST) tests/lab/test_server_deaths.py tests/lab/test_server_faults.py \
-	    tests/lab/test_faults_on_the_engine.py tests/lab/test_lab_tensors.py
+	    tests/lab/test_faults_on_the_engine.py tests/lab/test_lab_tensors.py tests/lab/test_multi_layer.py
 	$(RUN) benchmarks.soak_server --minutes $(SOAK_MINUTES)
 
 # What the peers need lies apart from the servers' environment.

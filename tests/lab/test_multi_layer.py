@@ -104,7 +104,7 @@ def test_it_is_healthy_and_no_hook_is_missed(healthy: LabResult, capsys: pytest.
     assert rows(healthy, "SELECT * FROM events WHERE kind = 'hook_error'") == []
 
 
-@pytest.mark.parametrize("level", ["contract", "tensors"])
+@pytest.mark.parametrize("level", [pytest.param("contract", marks=pytest.mark.soak), "tensors"])
 def test_other_levels_count_the_same(model: Path, healthy: LabResult, tmp_path: Path, level: str) -> None:
     result = served(model, tmp_path, level=level)
     assert [a.output_ids for a in result.answers] == [a.output_ids for a in healthy.answers]
@@ -118,6 +118,7 @@ def test_other_levels_count_the_same(model: Path, healthy: LabResult, tmp_path: 
         assert {"input_ids", "target_aux", "fc_out"} <= {stage for stage, _ in stored}
 
 
+@pytest.mark.soak
 def test_fewer_steps_leave_a_layer_out_on_purpose(model: Path, tmp_path: Path) -> None:
     result = served(model, tmp_path, steps=2)
     assert_counts_are_the_engine_s(result)
