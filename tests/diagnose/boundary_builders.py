@@ -15,7 +15,7 @@ from runtime_cases import (
     quantised,
     varied,
 )
-from synthetic import AUX, HIDDEN, LAYER, ROPE, SANE_MAP, Row, Synthetic, by, key
+from synthetic import AUX, HIDDEN, LAYER, ROPE, SANE_MAP, Row, Synthetic, by, key, param
 
 WIDTH = AUX * HIDDEN
 
@@ -84,6 +84,16 @@ def layers_left(*left: int, built: int = 1, idle: str = "") -> Synthetic:
     for number in left:
         for part in ("o_proj", "q_proj"):
             run.dropped(f"layers.{number}.self_attn.{part}.weight", [HIDDEN, HIDDEN])
+    return run
+
+
+def of_steps(draft: int, target: int = 0) -> Synthetic:
+    """Depth 2 collapses; the draft has parameters of so many steps, and the target ones that are called like it."""
+    run = Synthetic(rates=(0.72, 0.05, 0.05))
+    for side, steps in (("draft", draft), ("target", target)):
+        for step in range(steps):
+            name = f"draft_step_{step}.norm.weight"
+            run.params[f"{side}/{name}"] = {**param(name, [4], [name]), "side": side}
     return run
 
 

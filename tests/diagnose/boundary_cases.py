@@ -243,6 +243,8 @@ BOUNDARIES: dict[str, dict[str, Build]] = {
         "no draft accepted": lambda: b.counted(0, 40),
         "every draft accepted": lambda: b.counted(40, 40),
         "falls along requests": falls_along_requests,
+        "a draft for each of two steps": lambda: b.of_steps(2),
+        "a draft for one step": lambda: b.of_steps(1, target=2),
         "falls along requests to 0.55": lambda: b.halves(0.80, 0.44),
         "falls along requests to 0.65": lambda: b.halves(0.80, 0.52),
         "falls along requests of a weak draft": lambda: b.halves(0.32, 0.02),

@@ -186,6 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     names = set(options.names)
     start, files, views = time.monotonic(), load_checks(), load_folder("views")
+    if unknown := names - {check.file.name for check in files.values()} - set(VIEWS):
+        parser.error(f"no check or view of that name: {', '.join(sorted(unknown))}")
     tried = survived = listed = 0
     used: set[tuple[str, str]] = set()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
