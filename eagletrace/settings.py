@@ -148,7 +148,7 @@ VARIABLES = (
               "disk bound of a run, all of its processes together"),
     _Variable("EAGLETRACE_FLUSH_S", "flush_s", _number(float, 0.05, 3600), "seconds from 0.05 to 3600",
               "how old an unwritten row may get"),
-    _Variable("EAGLETRACE_REDACT", "redact", _flag, "1 or 0", "token ids become keyed hashes"),
+    _Variable("EAGLETRACE_REDACT", "redact", _flag, "1 or 0", "token ids become keyed hashes; without level tensors"),
     _Variable("EAGLETRACE_REDACT_KEY", "redact_key", str, "any text", "key of the hashes"),
     _Variable("EAGLETRACE_RUN_ID", "run_id", _run_id, "letters, digits, '.', '_' and '-', at most 128",
               "the run's id"),

@@ -33,8 +33,8 @@ def diagnose(options: argparse.Namespace) -> int:
 def diagnose_path(path: str, *, as_json: bool, options: argparse.Namespace | None = None) -> int:
     """Diagnose the run at `path` and print the result; returns the exit status of the verdict.
 
-    With `options` (`draft`, `target`, `positions`) the run is replayed first. A run that holds nothing to replay is
-    diagnosed from its other tables, with a note.
+    With `options` (`draft`, `target`, `positions`) the run is replayed first. A run that holds nothing to replay,
+    or whose draft the reference does not have, is diagnosed from its other tables, with a note.
     """
     from eagletrace.diagnose import diagnose as judge
     from eagletrace.report.terminal import print_diagnosis

@@ -1,4 +1,6 @@
-"""What `replay` and `diagnose --draft --target` share: arguments, progress, and the message where torch is missing."""
+"""What `replay` and the `--draft` and `--target` of `diagnose`, `diff` and `report` share: arguments, progress, and
+the message where torch is missing.
+"""
 
 from __future__ import annotations
 

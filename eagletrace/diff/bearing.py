@@ -80,7 +80,7 @@ def explain(
     delta: CauseDelta, changes: Sequence[FactChange], a: Diagnosis, b: Diagnosis, *, changed: bool
 ) -> tuple[Explanation, ...]:
     """For each cause gained or lost the changes of facts that bear on it, and its proof in the run that has it; for a
-    change without a cause all of them."""
+    verdict `changed` without a cause all of them."""
     told = [c for c in changes if c.importance in ("decisive", "relevant")]
     of_a, of_b = ({cause.id: cause for cause in of.causes} for of in (a, b))
     found = [

@@ -38,6 +38,7 @@ class Digest:
     facts: Facts
     measured: Measured
     diagnosis: Diagnosis
+    replayed: bool = False
 
 
 def diff(a: RunOrPath, b: RunOrPath, replayed: Sequence[Replay | None] = (None, None)) -> Diff:
@@ -65,7 +66,7 @@ def read(run: Run, replayed: Replay | None = None) -> Digest:
 
 def _read(run: Run, replayed: Replay | None) -> Digest:
     facts, measured = read_facts(run), measure(run)
-    return Digest(facts, measured, diagnose(run, replayed))
+    return Digest(facts, measured, diagnose(run, replayed), replayed is not None)
 
 
 def compare(a: Run, of_a: Digest, b: Run, of_b: Digest) -> Diff:
@@ -143,6 +144,12 @@ def _notes(a: Digest, b: Digest, behaviour: Behaviour) -> list[str]:
         notes.append(
             f"only {behaviour.shared_prompts} prompts were sent to both runs: a difference may be that of the prompts; "
             "send both servers the same requests to be sure"
+        )
+    if a.replayed != b.replayed:
+        one, other = ("A", "B") if a.replayed else ("B", "A")
+        notes.append(
+            f"run {one} was replayed and run {other} was not: causes that only a replay names, or drops, may come and "
+            f"go for that; record {other} with EAGLETRACE_LEVEL=tensors"
         )
     return notes
 

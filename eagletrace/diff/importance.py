@@ -50,7 +50,7 @@ _RULES: tuple[tuple[Importance, str, str], ...] = (
     ("decisive", "params/*/constant", "one value in all elements"),
     ("relevant", "params/*/epoch", "weights were updated while serving"),
     ("relevant", "params/*", "a parameter of the model"),
-    ("decisive", "positions/*", "positions too far that the draft is given"),
+    ("decisive", "positions/*", "how many positions too far the draft is placed"),
     # what is served
     ("relevant", "engine.version", "another release"),
     ("relevant", "server.worker", "another speculative worker"),

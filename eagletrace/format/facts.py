@@ -121,7 +121,8 @@ EVENT_KINDS: dict[str, str] = {
     "rows_dropped": "{table, rows, reason}",
     "recording_stopped": "{reason, table}: rows could not be written; detail is dropped, facts and totals wait",
     "recording_resumed": "{seconds, rows_lost}: rows are written again; rows_lost by table, null where it is not known",
-    "control": "a change of a live recording; not written by this release",
+    "control": "{level, sample, paused, by, asked_time_unix_nano}, or {refused}: a change of a live recording "
+    "(eagletrace ctl)",
     "engine_exception": "{where, type, message, traceback, phase}: an exception that passed a hook or the event loop",
     "hook_error": "{target, error}",
     "shut_out": "{reason}: the engine was told not to load the plugin; not written by this release (the log says so)",

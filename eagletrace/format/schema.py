@@ -266,7 +266,11 @@ DRAFTS = Table(
         Column("depth", "int16", "depth, 1 for the first drafted token"),
         Column("position", "int32", "sequence position of the token", "tokens"),
         Column(
-            "rope_position", "int32", "position given to the draft's rotary embedding where it was drafted", "tokens"
+            "rope_position",
+            "int32",
+            "position given to the draft's rotary embedding where it was drafted; NULL at depth 1, "
+            "which an extend drafts",
+            "tokens",
         ),
         Column("token", "int64", "target-vocabulary id"),
         Column("draft_vocab_id", "int32", "draft-vocabulary id"),

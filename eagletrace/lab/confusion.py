@@ -20,7 +20,7 @@ class MatrixCase:
     `accept_length` is None when the server died before it answered anything. `acted` is False where a fault's requests
     were answered with the same tokens in the same rounds as without it: there is nothing to be found yet. `diff` is the
     verdict of a diff of the healthy run and this one (None: none was made), with a replay of both if `diff_replayed`;
-    `diff_names` are the causes that a fault gained, and of a control the first facts that say what is drafted.
+    `diff_names` are the first causes that a fault gained, and of a control the first facts that say what is drafted.
     """
 
     name: str
@@ -142,7 +142,8 @@ def page(rows: Iterable[MatrixCase], pair: str) -> str:
         f"replay without it; a proof has {PROOF_FIDELITY} or more of the first, and {PROOF_REGAINED} of the healthy\n"
         f"accept length or more. `diff` is what `eagletrace diff` of the healthy run and this one says: of a fault\n"
         "whether an expected cause is gained (`by replay`: with `--draft` and `--target`), of a control its verdict\n"
-        f"and facts that say what is drafted. {counts[-1]:,} rounds or a little more were served of each.\n\n"
+        "and the first facts that say what is drafted (controls of another load are sent other requests, and those\n"
+        f"alone change the accept length). {counts[-1]:,} rounds or a little more were served of each.\n\n"
         f"{markdown(most)}{_without_proof(most)}{_fewer(known, counts) if len(counts) > 1 else ''}"
     )
 

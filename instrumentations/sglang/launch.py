@@ -1,6 +1,6 @@
 """One launch: prefill, or draft, verify and draft extend; for both worker families.
 
-V1 is `EAGLEWorker` (to 0.5.11), V2 `EAGLEWorkerV2` (0.5.6 and later). They differ in where the draft's logits are
+V1 is `EAGLEWorker` (to 0.5.12), V2 `EAGLEWorkerV2` (0.5.6 and later). They differ in where the draft's logits are
 read after an extend and in who keeps the tokens; everything else is the same here.
 """
 

@@ -105,6 +105,8 @@ def test_a_cause_that_only_a_replay_names_is_gained_with_its_proof(
         "reproduces_served": 0.997, "served_accept_length": 1.2, "repaired_accept_length": 3.49,
     }  # fmt: skip
     assert told.fix.startswith("Set rope_theta")
+    assert not any("was replayed" in note for note in proved.notes)
+    assert "run B was replayed and run A was not" in diff(a, b, (None, replays[1])).notes[0]
     (told,) = diff(b, a, replays[::-1]).explanations
     assert (told.delta, told.proof.repaired_accept_length, told.fix) == ("lost", 3.49, "")
     monkeypatch.setenv("COLUMNS", "200")
