@@ -7,11 +7,10 @@
 -- param grammar_share: float = 0.5, share of rejected first drafts under a grammar that it masks
 -- param split_rounds: int = 10, rejected first drafts below which nothing is said
 -- references: vllm#14702
-WITH d AS MATERIALIZED (FROM all_verifies WHERE depth = 1 AND reached AND grammar_masked IS NOT NULL),
-c AS (
-    SELECT count(*) AS known, count(*) FILTER (WHERE NOT d.accepted) AS rejected,
-           count(*) FILTER (WHERE NOT d.accepted AND d.grammar_masked) AS masked
-    FROM rounds JOIN d USING (host, pid, round, request_seq)
+WITH c AS (
+    SELECT count(*) AS known, count(*) FILTER (WHERE NOT accepted) AS rejected,
+           count(*) FILTER (WHERE NOT accepted AND grammar_masked) AS masked
+    FROM verifies WHERE depth = 1 AND reached AND grammar_masked IS NOT NULL
 ),
 v AS (SELECT *, wilson(masked, rejected, -1) AS low FROM c)
 SELECT

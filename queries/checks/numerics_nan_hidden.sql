@@ -14,4 +14,4 @@ SELECT
                      count(*) FILTER (WHERE nan_count > 0), ' of ', count(*), ' samples')
          ELSE concat('hidden states of stage ', stage, ' are finite in ', count(*), ' samples') END AS reason,
     json_object('stage', stage, 'samples', count(*), 'with_nan', count(*) FILTER (WHERE nan_count > 0)) AS evidence
-FROM hidden GROUP BY stage
+FROM hidden GROUP BY stage ORDER BY stage

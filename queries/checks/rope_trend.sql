@@ -17,7 +17,7 @@ WITH r AS (
 ),
 s AS (
     SELECT len(course) AS n, n // 2 AS half, len(list_filter(course, lambda a: a)) AS accepted,
-           len(list_filter(course[:half], lambda a: a)) AS early_accepted
+           len(list_filter(course[1:half], lambda a: a)) AS early_accepted
     FROM r
 ),
 h AS (

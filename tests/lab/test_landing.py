@@ -51,8 +51,9 @@ def load(load_weights: Any, weights: list[tuple[str, Any]]) -> tuple[Model, Rows
     """Run a loader through the hook; gives the model, what was recorded, and the session."""
     recorder = Rows()
     session: Any = SimpleNamespace(
-        phase="load_draft", recorder=recorder, params={}, keys=[], target_runner=None, from_file={}, checksums={}
-    )
+        phase="load_draft", recorder=recorder, params={}, keys=[], target_runner=None, from_file={}, checksums={},
+        loading=None, unseen=set(), server_args=None,
+    )  # fmt: skip
     model, hook = Model(), LoadWeights(TARGET, session)
 
     def wrapped(model: Any, weights: Any, target_device: Any) -> None:

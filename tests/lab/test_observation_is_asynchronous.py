@@ -28,7 +28,7 @@ ABORTS = {"scheduler.abort", "scheduler.abort_output"}  # no tensor is in sight 
 UPDATES = {name for name in HOOKS if ".update_" in name or name in ("updater.end", "updater.load_distributed")}
 # an update stops the engine: its hooks may wait
 ELSEWHERE = {  # the same hook stands under another name of the engine here
-    "verify.greedy_utils", "graph.draft_replay", "graph.extend_replay", "graph.capture_batch",
+    "verify.greedy_utils", "graph.draft_replay", "graph.extend_replay", "graph.capture_batch", "multi_layer.replay_one",
 }  # fmt: skip
 # Hooks of a verdict, by family, greedy or not, older or not.
 VERDICTS = {

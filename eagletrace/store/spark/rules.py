@@ -206,8 +206,8 @@ def _bracket(node: exp.Bracket) -> exp.Expr:
     """An element by its number from 1 or from the end, NULL outside; the first elements."""
     index = node.expressions[0]
     if isinstance(index, exp.Slice):
-        if index.this is not None:
-            raise QueryError("Spark takes of a list only its first elements, as in x[:3]")
+        if index.this is not None and index.this != exp.Literal.number(1):
+            raise QueryError("Spark takes of a list only its first elements, as in x[:3] or x[1:3]")
         return call("slice", node.this, 1, index.expression)
     if isinstance(index, exp.Literal) and index.is_string:
         return node
