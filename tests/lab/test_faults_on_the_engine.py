@@ -24,7 +24,7 @@ BROUGHT_BY = {
     "stale-extend-states": None,
 }
 """The changed fact that a diff with the healthy run names; no fact of the start shows the last one."""
-UNPROVED = ("target-too-shallow", "simulated-acceptance")
+UNPROVED = ("target-too-shallow", pytest.param("simulated-acceptance", marks=pytest.mark.soak))
 """The server dies before it drafts; acceptance is made up."""
 KILLS = ("d2t-absolute", "target-too-shallow")  # the first under real decoding, the second at its first request
 CONTROLS = {"healthy": set[str](), "random-embed": {"embed.replaced"}}

@@ -104,7 +104,8 @@ def test_it_is_healthy_and_no_hook_is_missed(healthy: LabResult, capsys: pytest.
     assert rows(healthy, "SELECT * FROM events WHERE kind = 'hook_error'") == []
 
 
-@pytest.mark.parametrize("level", [pytest.param("contract", marks=pytest.mark.soak), "tensors"])
+@pytest.mark.soak
+@pytest.mark.parametrize("level", ["contract", "tensors"])
 def test_other_levels_count_the_same(model: Path, healthy: LabResult, tmp_path: Path, level: str) -> None:
     result = served(model, tmp_path, level=level)
     assert [a.output_ids for a in result.answers] == [a.output_ids for a in healthy.answers]
