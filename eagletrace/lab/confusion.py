@@ -20,7 +20,7 @@ class MatrixCase:
     `accept_length` is None when the server died before it answered anything. `acted` is False where a fault's requests
     were answered with the same tokens in the same rounds as without it: there is nothing to be found yet. `diff` is the
     verdict of a diff of the healthy run and this one (None: none was made), with a replay of both if `diff_replayed`;
-    `diff_names` are the first causes that a fault gained, and of a control the first facts that say what is drafted.
+    `diff_names` are the causes that a fault gained, and of a control the first facts that say what is drafted.
     """
 
     name: str
@@ -140,7 +140,7 @@ def page(rows: Iterable[MatrixCase], pair: str) -> str:
         "fault must be named first, by an id of `expected`; a control must be healthy. `fidelity` is the share of\n"
         "served draft tokens that a replay under the first cause reproduces, `regained` the accept length of the\n"
         f"replay without it; a proof has {PROOF_FIDELITY} or more of the first, and {PROOF_REGAINED} of the healthy\n"
-        f"accept length or more. `diff` is what `eagletrace diff` of the healthy run and this one says: of a fault\n"
+        "accept length or more. `diff` is what `eagletrace diff` of the healthy run and this one says: of a fault\n"
         "whether an expected cause is gained (`by replay`: with `--draft` and `--target`), of a control its verdict\n"
         "and the first facts that say what is drafted (controls of another load are sent other requests, and those\n"
         f"alone change the accept length). {counts[-1]:,} rounds or a little more were served of each.\n\n"

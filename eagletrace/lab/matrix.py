@@ -244,9 +244,9 @@ def compared(entry: Case, row: MatrixCase, served: LabResult, other: LabResult, 
         if entry.kind == "fault":
             names = list(map(str, body.get("causes", {}).get("gained", [])))
         else:
-            names = [str(fact["key"]) for fact in body.get("contract", []) if fact["importance"] == "decisive"]
-        verdict = str(body.get("verdict", "error"))
-        row = replace(row, diff=verdict, diff_names=names[:FACTS_KEPT], diff_replayed=bool(models))
+            facts = [str(fact["key"]) for fact in body.get("contract", []) if fact["importance"] == "decisive"]
+            names = facts[:FACTS_KEPT]
+        row = replace(row, diff=str(body.get("verdict", "error")), diff_names=names, diff_replayed=bool(models))
         if row.diff_names_expected:
             break
     return row

@@ -19,7 +19,7 @@ from eagletrace.instrumentations.sglang import graphs  # noqa: E402
 from tests.hooks import fake_engine  # noqa: E402
 from tests.hooks.fake_engine import Engine, Sizes  # noqa: E402
 from tests.hooks.graph_replay import OperatorGraph, needs_cuda  # noqa: E402
-from tests.hooks.traced import Traced, traced  # noqa: E402
+from tests.hooks.traced import Traced, served, traced  # noqa: E402
 
 Row = dict[str, Any]
 HAS_CUDA = torch.cuda.is_available()
@@ -42,16 +42,7 @@ def monkeypatched(owner: Any, name: str, value: Any) -> Generator[None]:
 
 def serve(folder: Path, family: str, *, taps: bool = False, **sizes: Any) -> Traced:
     """The same prefill and rounds whatever the graphs: weights and inputs come from one seed."""
-    torch.manual_seed(3)
-    engine = Engine(family, Sizes(**sizes))
-    with traced(engine, folder, graph_taps=taps) as found:
-        if engine.sizes.graph:
-            engine.draft_side.init_cuda_graphs()
-        found.ready()
-        torch.manual_seed(4)
-        engine.serve()
-    found.check()
-    return found
+    return served(lambda: Engine(family, Sizes(**sizes)), folder, graph_taps=taps)
 
 
 def nodes(found: Traced, table: str) -> dict[tuple[int, ...], Row]:

@@ -28,7 +28,7 @@ from eagletrace.settings import Settings  # noqa: E402
 from tests.hooks.fake_engine import Batch, Engine, Req, Sizes  # noqa: E402
 from tests.hooks.no_waiting import Guard  # noqa: E402
 from tests.hooks.test_graph_names import calls, package, tree  # noqa: E402
-from tests.hooks.traced import Traced, traced  # noqa: E402
+from tests.hooks.traced import Traced, served, traced  # noqa: E402
 
 Row = dict[str, Any]
 FAMILY = "multi_layer"
@@ -38,16 +38,7 @@ ROUNDS, STEPS = 3, 3
 
 
 def serve(folder: Path, *, graph: bool = False, older: bool = False, **settings: Any) -> Traced:
-    torch.manual_seed(3)
-    engine = Engine(FAMILY, Sizes(graph=graph), older=older)
-    with traced(engine, folder, **settings) as found:
-        if graph:
-            engine.draft_side.init_cuda_graphs()
-        found.ready()
-        torch.manual_seed(4)
-        engine.serve()
-    found.check()
-    return found
+    return served(lambda: Engine(FAMILY, Sizes(graph=graph), older=older), folder, **settings)
 
 
 def assert_drafts_are_the_steps(found: Traced, used: list[list[Any]], names: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,3 +132,17 @@ def traced(
         for patch in reversed(patches):
             patch.undo()
         session.recorder.stop()
+
+
+def served(make: Callable[[], Engine], folder: Path, **settings: Any) -> Traced:
+    """A prefill and rounds of an engine, checked: weights and inputs come from one seed, whatever the graphs."""
+    torch.manual_seed(3)
+    engine = make()
+    with traced(engine, folder, **settings) as found:
+        if engine.sizes.graph:
+            engine.draft_side.init_cuda_graphs()
+        found.ready()
+        torch.manual_seed(4)
+        engine.serve()
+    found.check()
+    return found

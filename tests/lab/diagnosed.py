@@ -13,7 +13,7 @@ import pytest
 from eagletrace.lab import runtime
 from eagletrace.lab.faults import case
 from eagletrace.lab.load import LoadOptions
-from eagletrace.lab.matrix import ALL_LAYERS
+from eagletrace.lab.matrix import ALL_LAYERS, eagletrace
 from eagletrace.lab.options import ServeOptions
 from eagletrace.lab.pair import prompts
 from eagletrace.lab.run import PROMPTS, LabResult, lab_run
@@ -52,12 +52,9 @@ def command(name: str, result: LabResult) -> subprocess.CompletedProcess[str]:
 
 def compared(a: LabResult, b: LabResult) -> tuple[dict[str, Any], int]:
     """What `eagletrace diff` of two lab runs says, each replayed from what it was served with; and its exit status."""
-    line = [sys.executable, "-m", "eagletrace.cli", "diff", str(a.run), str(b.run), "--json"]
-    for result in (a, b):
-        line += ["--draft", str(result.draft), "--target", str(result.target)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout), done.returncode
+    assert a.run is not None and b.run is not None
+    models = [part for result in (a, b) for part in ("--draft", result.draft, "--target", result.target)]
+    return eagletrace("diff", a.run, b.run, *models)
 
 
 def opened(served: Diagnosed) -> Run:
