@@ -1,4 +1,4 @@
-"""The hooks of one round, without an engine: tensors of the lab's shapes go through the real hooks.
+"""The hooks of one round of a steady state, without an engine: tensors of the lab's shapes go through the real hooks.
 
 `python -m benchmarks.hot_path` prints the time of a round's hooks; `run(rounds)` is what the instruction count runs.
 """
@@ -16,9 +16,9 @@ import torch
 
 from eagletrace.instrumentations.patching import RoundHook, Target
 from eagletrace.instrumentations.sglang import launch, results, verdict
-from eagletrace.instrumentations.sglang.deferred import Deferred
 from eagletrace.instrumentations.sglang.forward import RunnerForward
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.steady import Noted
 from eagletrace.settings import Settings
 
 VOCAB, DRAFT_VOCAB, WIDTH, STEPS = 1024, 512, 384, 3
@@ -53,13 +53,6 @@ class Request:
         return self.finished_reason is not None
 
 
-class HandedOver(Deferred):
-    """What the recorder's thread would read is not counted."""
-
-    def _close(self) -> None:
-        self.group = None
-
-
 class Round:
     """The calls of one round of a v2 worker's chain, in their order, each through its hook."""
 
@@ -70,15 +63,16 @@ class Round:
         session.draft_runner, session.draft_id_or_zero = object(), torch.zeros(VOCAB, dtype=torch.int64)
         session.counts_only, session.chain_steps = level == "contract", STEPS
         session.draft_facts = {"target_hidden_size": 128}
-        session.deferred = HandedOver()
+        session.lean, session.samples, session.deferred.trusted = level == "tokens", False, True
+        session.noted = deque[Any](maxlen=VERDICTS)  # what the recorder's thread would understand is not counted
         self.reqs = [Request(n) for n in range(batch)]
         self.batch = SimpleNamespace(reqs=self.reqs, forward_mode=Mode.DECODE)
         self.worker = SimpleNamespace(topk=1)
         self.hooks: dict[str, RoundHook] = {
             name: kind(Target(name, "x:y", True, ""), session)
             for name, kind in {
-                "generate": launch.Generate, "draft": launch.Draft, "forward": RunnerForward, "verify": launch.Verify,
-                "greedy": verdict.Greedy, "extend": launch.ExtendDecodeV2, "results": results.Results,
+                "generate": launch.Generate, "forward": RunnerForward, "greedy": verdict.Greedy,
+                "results": results.Results,
             }.items()
         }  # fmt: skip
         nodes = STEPS + 1
@@ -87,7 +81,7 @@ class Round:
             spec_info=SimpleNamespace(hidden_states=torch.randn(batch, WIDTH)), positions=torch.arange(batch)
         )
         self.output = SimpleNamespace(logits_output=SimpleNamespace(next_token_logits=logits, hidden_states=None))
-        self.verify_input = SimpleNamespace(positions=None, topk=1)
+        self.verify_batch, self.target_runner = SimpleNamespace(positions=None), object()
         accept = torch.full((batch, nodes), -1, dtype=torch.int32)
         accept[:, 0] = torch.arange(batch) * nodes
         self.verdicts: deque[dict[str, torch.Tensor]] = deque()
@@ -111,40 +105,37 @@ class Round:
         def forward(_: Any, __: Any) -> Any:
             return self.output
 
-        def draft(_: Any, __: Any) -> Any:
-            for _step in range(STEPS - 1):
-                calls["forward"](self.session.draft_runner, self.forward_batch)
-            self.verdicts.rotate(1)
-            self.verify_input.positions = self.verdicts[0]["positions"]
-            return self.verify_input
-
         def greedy(accept_index: Any, **_: Any) -> Any:
             return None, accept_index, None
 
-        def verify(_: Any, __: Any) -> Any:
-            calls["forward"](None, self.forward_batch)
-            calls["greedy"](**self.verdicts[0])
-            return self.result
-
-        def extend(_: Any, __: Any, ___: Any) -> None:
-            calls["forward"](self.session.draft_runner, self.forward_batch)
-
-        def generate(worker: Any, batch: Any) -> Any:
+        def generate(_: Any, __: Any) -> Any:
             if self.level == "contract":
                 return self.result
-            calls["draft"](worker, batch)
-            result = calls["verify"](worker, batch)
-            calls["extend"](worker, batch, result)
-            return result
+            draft, target, forward = self.session.draft_runner, self.target_runner, calls["forward"]
+            for _step in range(STEPS - 1):
+                forward(draft, self.forward_batch)
+            self.verdicts.rotate(1)
+            now = self.verdicts[0]
+            self.verify_batch.positions = now["positions"]
+            forward(target, self.verify_batch)
+            calls["greedy"](**now)
+            forward(draft, self.forward_batch)
+            return self.result
 
         def results(_: Any, __: Any, ___: Any) -> None:
             return None
 
-        functions = {"forward": forward, "draft": draft, "greedy": greedy, "verify": verify, "extend": extend,
-                     "generate": generate, "results": results}  # fmt: skip
+        functions = {"forward": forward, "greedy": greedy, "generate": generate, "results": results}
         calls = self.calls = {
             name: self.hooks[name].wrapper(function, method=name != "greedy") for name, function in functions.items()
         }
+
+    def settle(self) -> None:
+        """Run until rounds are as they go on."""
+        for _ in range(3):
+            self()
+        self.session.batch.most = self.session.batch.most and 10**9  # nothing is understood here
+        assert self.level != "tokens" or type(self.session.noted[-1]) is Noted
 
     def __call__(self) -> None:
         """One round."""
@@ -171,8 +162,7 @@ def run(rounds: int, batch: int, level: str) -> float:
     """CPU microseconds of each round, the fake engine's own part included."""
     torch.set_num_threads(1)
     one = Round(Sink(level), batch, level)
-    one()
-    one()
+    one.settle()
     start = time.thread_time()
     for _ in range(rounds):
         one()

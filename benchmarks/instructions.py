@@ -43,8 +43,7 @@ def inside(level: str, batch: int) -> None:
     from benchmarks.hot_path import Round, Sink
 
     one = Round(Sink(level), batch, level)
-    for _ in range(5):
-        one()
+    one.settle()
     switch = ["callgrind_control", "-i"]
     subprocess.run([*switch, "on", str(os.getpid())], check=True, capture_output=True)
     for _ in range(ROUNDS):

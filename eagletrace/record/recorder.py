@@ -69,7 +69,8 @@ class Recorder:
         self._queue: deque[tuple[str, Any]] = deque()
         self._dropped: dict[str, int] = {}
         self._launches: deque[RoundPacket] = deque()
-        self._bytes_queued = self._bytes_taken = 0  # each counted by one thread alone
+        self._bytes_queued, self._queue_lock = 0, threading.Lock()
+        self._bytes_taken = 0  # of them
         self._counts: deque[tuple[list[RequestState], list[int], list[bool], int]] = deque()
         self._tensors: deque[Stored] = deque()
         self.tensor_bytes = self._tensor_bytes_taken = 0  # handed over so far, and taken to be written
@@ -109,7 +110,8 @@ class Recorder:
     def launch(self, packet: RoundPacket) -> None:
         """Queue one finished launch. Of what does not fit, the oldest, the counts are kept and the rows dropped."""
         self._launches.append(packet)
-        self._bytes_queued += packet.bytes
+        with self._queue_lock:
+            self._bytes_queued += packet.bytes
         while self._bytes_queued - self._bytes_taken > QUEUE_BYTES and self._fold():
             pass
 
@@ -153,7 +155,8 @@ class Recorder:
         if waits or (packet.values is not None and not packet.values.ready()):
             self._launches.appendleft(packet)
             return False
-        self._bytes_queued -= packet.bytes
+        with self._queue_lock:
+            self._bytes_queued -= packet.bytes
         with self._fold_lock:
             trees = read([packet])
             if trees is not None:

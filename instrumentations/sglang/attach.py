@@ -27,13 +27,13 @@ from eagletrace.instrumentations.sglang import (
     vocabulary,
 )
 from eagletrace.instrumentations.sglang.arguments import decided
-from eagletrace.instrumentations.sglang.deferred import WAIT_NS
 from eagletrace.instrumentations.sglang.draft_models import drafts
 from eagletrace.instrumentations.sglang.engine_counts import EngineCounts, has_engine_counts
 from eagletrace.instrumentations.sglang.event_loop import watch_event_loops
 from eagletrace.instrumentations.sglang.forward import watch_fusion
-from eagletrace.instrumentations.sglang.hooks import Hooks, chain_steps
+from eagletrace.instrumentations.sglang.hooks import GREEDY, OF_PHASES, Hooks, chain_steps
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.steady import understand
 from eagletrace.instrumentations.sglang.targets import BY_NAME, stand_ins
 from eagletrace.instrumentations.sglang.workers import unhooked
 from eagletrace.record import run_folder
@@ -70,6 +70,8 @@ class Attachment:
         self._watch = ControlWatch(folder, self.follow, self._refuse)
         self._reported = 0.0
         self._steps = 0
+        self._phases_seen = True  # by what runs in them, as far as is known
+        self.session.on_sampling, self.session.on_unseen = self._sampling, self._unseen
         self.recorder.on_flush = self._report
         self.session.deferred.hands_over = True
 
@@ -109,8 +111,6 @@ class Attachment:
                 session.deferred.distrust()
             if session.chain_steps and has_engine_counts(session):
                 session.engine_counts = EngineCounts(session, scheduler)
-            if not session.later_runners:
-                self.hooks.observe_only("runner.forward", session.draft_runner)
             self._try("tensors", tensors.follow, session)
             session.serving = True
         self._try("worker", self._unhooked_rows)
@@ -155,8 +155,25 @@ class Attachment:
     def _recount(self, *, paused: bool = False) -> None:
         session = self.session
         session.counts_only = session.chain_steps > 0 and self.recorder.settings.level == "contract"
+        session.lean = (
+            session.chain_steps > 0 and self.recorder.settings.level == "tokens" and self._phases_seen
+            and not session.cuts_in_verify and not session.later_runners
+        )  # fmt: skip
+        one = None if session.later_runners or session.lean else session.draft_runner
+        self.hooks.observe_only("runner.forward", one)
         if session.rounds_pass and not paused:
             session.engine_counts.begin()
+
+    def _sampling(self) -> None:
+        with self._lock:
+            self.session.samples = True
+            self.hooks.follow()
+
+    def _unseen(self) -> None:
+        with self._lock:
+            self._phases_seen = False
+            self._recount()
+            self.hooks.follow()
 
     def _counted_only(self) -> bool:
         """Whether the counts of chains are all that is still asked for."""
@@ -208,8 +225,15 @@ class Attachment:
     def _report(self) -> None:
         """On the recorder's thread, now and then: how often each hook fired."""
         session = self.session
-        # The engine's thread may have no next round.
-        session.deferred.compute(older_than_ns=0 if self.recorder.stopping else WAIT_NS)
+        try:
+            understand(session)
+        finally:
+            session.deferred.compute()  # the engine's thread may have no next round
+        if session.samples is None and session.lean and self.hooks.fired() & GREEDY:
+            with self._lock:
+                if session.samples is None:
+                    session.samples = False
+                    self.hooks.follow()
         if session.engine_counts is not None:
             session.engine_counts.read()
         if self._counted_only() and self.hooks.stands("runner.forward"):
@@ -265,8 +289,10 @@ class Attachment:
         return "never_fired" if self.session.launches > 0 and not patch.hook.calls else "installed"
 
     def required(self, target: Target) -> bool:
-        """Required, unless one of its alternatives does the work here."""
+        """Required, unless one of its alternatives does the work here, or what runs in a phase tells of it."""
         missing = self.hooks.missing
+        if self.session.lean and any(name in OF_PHASES for name in (target.name, *target.alternatives)):
+            return False
         unseen = self.session.worker is None or self.session.rounds_pass
         if not target.required or unseen:  # no hook of a round is called: what there is may stand in
             return target.required and not any(n not in missing for n in target.alternatives)

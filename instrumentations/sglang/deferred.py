@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,8 +50,7 @@ def of_a_chain(nodes: int, path: int, positions: bool, rope: int) -> tuple[Part,
     return tuple(parts)
 
 
-@dataclass(slots=True)
-class Chain:
+class Chain(NamedTuple):
     """A launch of chains, by reference: its verdict, and the logits that drafted each depth."""
 
     packet: RoundPacket
@@ -100,7 +99,6 @@ class Group:
     shape: tuple[int, ...]
     ids: torch.Tensor
     stream: Any  # of the forwards, where there is a GPU
-    since_ns: int
     start_ns: int  # of the first launch
     limit: int  # launches
     on_host: bool  # the logits are on a CPU
@@ -115,19 +113,27 @@ class Group:
 class Deferred:
     """The group that waits, and groups that the recorder's thread is to read.
 
-    It also reads the one that waits where the engine's thread does not go on.
+    It also reads the one that waits where the engine's thread does not go on. A group is of the thread that took it out
+    of its deque, so that the engine's thread needs no lock, which is slow where the caches are cold.
     """
 
+    __slots__ = ("_filling", "_handed", "_held", "_lock", "_seen", "_trust", "hands_over", "trusted")
+
     def __init__(self) -> None:
-        self.group: Group | None = None
         self.trusted = False
         self.hands_over = False
         """Somebody calls `compute` now and then: groups on a CPU are left to it."""
-        self._lock = threading.Lock()
+        self._filling: deque[Group] = deque()  # the group that waits, if no thread has it; seldom an older one before
+        self._lock = threading.Lock()  # of the bytes held
         self._handed: deque[Group] = deque()
         self._held = 0  # bytes of logits in them
         self._trust = 0
         self._seen: deque[tuple[list[torch.Tensor], list[int]]] = deque(maxlen=TRUST)  # with their versions
+
+    @property
+    def waiting(self) -> int:
+        """Launches of groups that are not full."""
+        return sum(len(group.chains) for group in tuple(self._filling))
 
     def distrust(self) -> None:
         """Copy verdicts at once from now on: this engine is known to write into them, if only now and then."""
@@ -154,55 +160,58 @@ class Deferred:
             self._seen.clear()
         return False
 
-    def add(self, chain: Chain, shape: tuple[int, ...], ids: torch.Tensor, keep: bool, now: bool) -> None:
+    def versions(self, *tensors: torch.Tensor) -> tuple[int, ...]:
+        """How often each of a verdict's tensors was written to; none where they do not say, and are to be copied."""
+        try:
+            return tuple(map(_version, tensors))
+        except RuntimeError:  # inference tensors after all
+            self.distrust()
+            return ()
+
+    def add(self, chain: Chain, shape: tuple[int, ...], ids: torch.Tensor, now: bool) -> None:
         """Keep a launch of a shape (bs, D, S, bytes of a step's logits); `ids` maps target to draft ids, [V].
 
-        `keep`: its verdict is packed with the others' later. `now` computes at once: the logits are in memory that is
-        used again.
+        Its verdict is packed with the others' later if it has `versions`. `now` computes at once: the logits are in
+        memory that is used again.
         """
-        packet, positions = chain.packet, chain.positions
-        with self._lock:
-            group = self.group
-            error: Exception | None = None
-            if group is None or group.shape != shape:
-                try:
-                    self._close()
-                except Exception as earlier:  # noqa: BLE001 - of other launches
-                    error = earlier
-                group = self.group = _group(chain, shape, ids)
-            if keep:
-                try:
-                    versions = chain.candidates._version, chain.targets._version, chain.accept_index._version
-                    chain.versions = versions if positions is None else (*versions, positions._version)
-                except RuntimeError:  # inference tensors after all
-                    self.distrust()
-                    packet.values = chain.packed()
-            group.chains.append(chain)
-            packet.drafted += group.waiting
-            if now:
-                self._read_at_once()
-            elif len(group.chains) >= group.limit or packet.start_ns - group.start_ns >= WAIT_NS:
-                self._close()
-            if error is not None:
-                raise error
+        filling, packet = self._filling, chain.packet
+        error: Exception | None = None
+        try:
+            group = filling.pop()
+        except IndexError:
+            group = _group(chain, shape, ids)
+        if group.shape != shape:
+            try:
+                self._hand_over(group)
+            except Exception as earlier:  # noqa: BLE001 - of other launches
+                error = earlier
+            group = _group(chain, shape, ids)
+        chains = group.chains
+        chains.append(chain)
+        packet.drafted += group.waiting
+        if now:
+            self._complete(group)
+        elif len(chains) >= group.limit or packet.start_ns - group.start_ns >= WAIT_NS:
+            self._hand_over(group)
+        else:
+            filling.append(group)
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """Begin no longer group: no further launch may follow."""
-        with self._lock:
-            self._close()
+        while (group := _next(self._filling)) is not None:
+            self._hand_over(group)
 
-    def compute(self, older_than_ns: int = 0) -> None:
+    def compute(self) -> None:
         """Read what waits, on the stream of the forwards, where it comes after them. From any thread.
 
         The error of a group is raised after the others were read.
         """
-        with self._lock:
-            if self.group is not None and time.monotonic_ns() - self.group.since_ns >= older_than_ns:
-                self._close()
+        self.close()
         error: Exception | None = None
-        while self._handed:
+        while (group := _next(self._handed)) is not None:
             with self._lock:
-                group = self._handed.popleft()
                 self._held -= group.bytes
             try:
                 self._complete(group)
@@ -212,21 +221,13 @@ class Deferred:
         if error is not None:
             raise error
 
-    def _close(self) -> None:
-        group = self.group
-        if group is None:
-            return
+    def _hand_over(self, group: Group) -> None:
         if not (self.hands_over and group.on_host) or self._held + group.bytes > HELD_BYTES:
-            self._read_at_once()
-            return
-        self.group = None
-        self._handed.append(group)
-        self._held += group.bytes
-
-    def _read_at_once(self) -> None:
-        group, self.group = self.group, None
-        if group is not None:
             self._complete(group)
+            return
+        with self._lock:
+            self._held += group.bytes
+        self._handed.append(group)
 
     def _complete(self, group: Group) -> None:
         try:
@@ -273,7 +274,7 @@ def _group(chain: Chain, shape: tuple[int, ...], ids: torch.Tensor) -> Group:
     together = DraftedTogether(steps, bs)
     limit = max(1, min(LAUNCHES, (min(BYTES, HOST_BYTES) if first.is_cpu else BYTES) // max(1, steps * size)))
     waiting = (Drafted(together, 0),)
-    return Group(together, waiting, shape, ids, stream, time.monotonic_ns(), chain.packet.start_ns, limit, first.is_cpu)
+    return Group(together, waiting, shape, ids, stream, chain.packet.start_ns, limit, first.is_cpu)
 
 
 def _intact(chains: list[Chain]) -> tuple[list[Chain], int]:
@@ -312,6 +313,13 @@ def _give(chains: list[Chain], parts: tuple[Part, ...], values: Values, start: i
         end = start + len(chain.packet.requests) * width
         chain.packet.values = Values(parts, _between(values.ints, start, end), ready=values.ready)
         start = end
+
+
+def _next(groups: deque[Group]) -> Group | None:
+    try:
+        return groups.popleft()
+    except IndexError:  # none, or another thread has it
+        return None
 
 
 _NO_PARTS: tuple[Part, ...] = ()

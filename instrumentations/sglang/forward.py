@@ -6,6 +6,7 @@ With captured graphs Python sees only prefills here; `graphs.py` has what it see
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import time_ns
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from eagletrace.instrumentations.sglang.graph_state import never
 from eagletrace.instrumentations.sglang.launch import InRound, first
 from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import UNSEEN, ForwardFacts, Session
+from eagletrace.instrumentations.sglang.steady import Noted
 
 EXTENDS = ("extend_prefill", "extend_decode")
 """Phases in which drafts of single steps run."""
@@ -27,51 +29,80 @@ class RunnerForward(InRound):
     """`ModelRunner.forward(forward_batch, ...)`; the target's forwards pass untouched."""
 
     def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
-        """The target's forwards pass, and most draft steps are noted at once."""
+        """The target's forwards pass, but for the one that ends a draft whose phase has no hook."""
         session, hook = self.session, self
 
         def observed(*args: Any, **kwargs: Any) -> Any:
             hook.calls += 1
-            if (hook.only is not None and hook.only is not args[0]) or not hook.on:
+            runner = args[0]
+            if (hook.only is not None and hook.only is not runner) or not hook.on:
                 return original(*args, **kwargs)
-            launch, token = session.drafting, None
-            if launch is None and args and args[0] is not session.draft_runner and args[0] not in session.later_runners:
+            noted = session.launch
+            if type(noted) is Noted and runner is session.draft_runner and session.phase == "draft":
+                return hook.step(noted, original, args, kwargs)
+            ends_draft = session.lean and session.phase == "draft"
+            if not ends_draft and runner is not session.draft_runner and runner not in session.later_runners:
                 return original(*args, **kwargs)
+            token: Any = False
             try:
-                if launch is None:
-                    token = hook.before(args, kwargs)
-                else:
-                    positions = (args[1] if len(args) > 1 else kwargs["forward_batch"]).positions
-                    if positions is not None:
-                        launch.rope_positions.append(positions.clone())  # counted up in place by the next step
+                token = hook.before(args, kwargs)
             except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
                 hook.swallow(error)
             result = original(*args, **kwargs)
             try:
-                if launch is None:
-                    hook.after(token or False, result, args, kwargs)
-                else:
-                    output = getattr(result, "logits_output", None)
-                    launch.step_logits.append((result[0] if output is None else output).next_token_logits)
+                if token:
+                    hook.after(token, result, args, kwargs)
             except Exception as error:  # noqa: BLE001
                 hook.swallow(error)
             return result
 
         return observed
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | bool | str:
+    def step(
+        self, noted: Noted, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # fmt: skip
+        """A draft step of a launch that is only noted."""
+        graphs = self.session.graphs
+        seen = graphs.capturing is never or not graphs.capturing()
+        try:
+            positions = (args[1] if len(args) > 1 else kwargs["forward_batch"]).positions if seen else None
+            if positions is not None:
+                noted.rope_positions.append(positions.clone())  # counted up in place by the next step
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+            self.swallow(error)
+        result = original(*args, **kwargs)
+        try:
+            if seen:
+                output = getattr(result, "logits_output", None)
+                noted.step_logits.append((result[0] if output is None else output).next_token_logits)
+        except Exception as error:  # noqa: BLE001
+            self.swallow(error)
+        return result
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Noted | bool | str:
         """Note the width before the draft runs: it may die of it. The launch in its draft steps, True in an extend,
-        `LATER` in that of a later step's draft."""
+        `LATER` in that of a later step's draft; the launch in an extend of one that is noted."""
         session = self.session
-        phase = session.phase
-        if not phase or args[0] is not session.draft_runner:
+        phase, launch, drafts = session.phase, session.launch, args[0] is session.draft_runner
+        if not drafts and (phase != "draft" or not session.lean):
             return LATER if phase in EXTENDS and args[0] in session.later_runners else False
+        if not phase:
+            return False
         graphs = session.graphs
         if graphs.capturing is not never and graphs.capturing():
             return False
         forward_batch = args[1] if len(args) > 1 else kwargs["forward_batch"]
+        if not drafts:
+            session.phase, launch.verify_ns, launch.positions = "verify", time_ns(), forward_batch.positions
+            return False
+        if phase == "verify" and session.lean:
+            session.phase, launch.extend_ns = "extend_decode", time_ns()
+        if type(launch) is Noted:
+            hidden = getattr(forward_batch.spec_info, "hidden_states", None)
+            launch.given = None if hidden is None else hidden.size(-1)
+            launch.fused = None if session.fc is None else False
+            return launch
         if phase == "draft":
-            launch: Launch | None = session.launch
             if launch is None:
                 return False
             positions = forward_batch.positions
@@ -92,18 +123,22 @@ class RunnerForward(InRound):
             session.recorder.fact("forward.draft_input_width", width, expected)
         return True
 
-    def after(self, token: Launch | bool | str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after(
+        self, token: Launch | Noted | bool | str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Keep the logits: a reference, the engine made them for this forward."""
-        if not token:
-            return
-        output = getattr(result, "logits_output", None)
+        session, output = self.session, getattr(result, "logits_output", None)
         if output is None:
             output = result[0]
-        if isinstance(token, str) or (token is True and self.session.later_runners):
+        if type(token) is Noted:
+            token.extended = output
+            if session.graphs.ran(result, output.next_token_logits):
+                token.fused = None  # the fusion layer's hook is not called in a replay
+            return
+        if isinstance(token, str) or (token is True and session.later_runners):
             self._of_a_step(token is True, result, output)
             return
-        if token is True:
-            session = self.session
+        if not isinstance(token, Launch):
             session.extend_output = output
             if session.graphs.ran(result, output.next_token_logits) and session.forward.fc_applied is False:
                 session.forward.fc_applied = None  # the fusion layer's hook is not called in a replay
@@ -158,10 +193,13 @@ class Fusion(InRound):
     def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """It ran."""
         session = self.session
-        facts = session.forward
+        launch, facts = session.launch, session.forward
+        if type(launch) is Noted:
+            launch.fused = True
+            return
         if facts is UNSEEN:
             facts = self._facts()
-        facts.fc_applied, launch = True, session.launch
+        facts.fc_applied = True
         if session.recording is not None and session.phase != "draft" and not session.graphs.capturing():
             session.recording.fused(first(result))
         if session.first_extend_seen and (launch is None or not launch.wants_hidden):

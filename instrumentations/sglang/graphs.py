@@ -98,9 +98,11 @@ class ExtendReplay(SessionHook):
         graphs.extend_logits = result.next_token_logits
         session.forward = ForwardFacts(None if given is None else given.shape[-1], None)
         _compare_widths(session, session.forward.input_width, None if buffer is None else buffer.shape[-1])
+        if not launch.wants_hidden or buffer is None:
+            return
         nodes, bs = launch.packet.nodes, len(launch.reqs)
         tokens = forward_batch.input_ids.shape[0]
-        if launch.wants_hidden and buffer is not None and tokens == nodes * bs:
+        if tokens == nodes * bs:
             # What the fusion layer of the graph reads: its input buffer, whatever was copied into it.
             hidden_states.observe(launch, "fc_in", buffer, range(0, tokens, nodes), launch.slot_width)
 

@@ -80,6 +80,11 @@ COUNTING = (
 BEGINNINGS = (
     "scheduler.abort", "scheduler.abort_output", "v1.extend_prefill", "v2.extend_prefill", "multi_layer.extend_prefill",
 )  # fmt: skip
+# What these see is seen by their neighbours, in rounds of chains of the second worker.
+OF_PHASES = ("v2.draft", "v2.verify", "v2.extend_decode")
+# The verdict that all requests take which do not sample, and that of the others.
+GREEDY = {"verify.greedy", "verify.greedy_utils", "verify.greedy_kernel"}
+SAMPLED = ("verify.sample", "verify.sample_mixin")
 # A chain's topology is known without looking.
 OF_TREES = ("v1.draft_forward", "v2.draft_forward")
 
@@ -135,6 +140,8 @@ class Hooks:
             return name in BEGINNINGS or (name == "runner.forward" and not session.first_extend_seen)
         if session.counts_only and session.first_extend_seen:
             return name in COUNTING
+        if session.lean and (name in OF_PHASES or (name in SAMPLED and session.samples is False)):
+            return False
         return not (session.chain_steps and name in OF_TREES)
 
     def stands(self, name: str) -> bool:

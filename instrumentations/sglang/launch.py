@@ -16,9 +16,9 @@ import torch
 from eagletrace.instrumentations.patching import Hook, RoundHook, Target
 from eagletrace.instrumentations.sglang import hidden as hidden_states
 from eagletrace.instrumentations.sglang.distributions import Topology
-from eagletrace.instrumentations.sglang.graph_state import never
-from eagletrace.instrumentations.sglang.launch_state import QUICK_BYTES, STEP_BYTES, Launch, Prefill
+from eagletrace.instrumentations.sglang.launch_state import STEP_BYTES, Launch, Prefill
 from eagletrace.instrumentations.sglang.session import UNSEEN, Extend, ForwardFacts, Session
+from eagletrace.instrumentations.sglang.steady import Noted, ready
 from eagletrace.record.rounds import RoundPacket
 
 # 0.5.12 and later; to 0.5.10; 0.5.11.
@@ -65,7 +65,7 @@ class InRound(RoundHook):
 class Generate(InRound):
     """`forward_batch_generation(batch, ...)` of either worker."""
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Prefill | None:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Noted | Prefill | None:
         """Open a launch or a prefill."""
         session = self.session
         session.launch = session.recording = None
@@ -84,8 +84,22 @@ class Generate(InRound):
         reqs = getattr(batch, "reqs", None)
         if not reqs:
             return None
+        if session.lean:
+            known, last = session.batch, session.last_extend
+            if (
+                known.most and last is not None and last.logits is not None and last.states is known.states
+                and reqs == known.reqs and session.launches % session.recorder.settings.hidden_every
+            ):  # fmt: skip
+                session.launches = number = session.launches + 1
+                known.launches += 1
+                session.phase, session.last_extend = "draft", None
+                noted = session.launch = Noted(number, known, last)
+                return noted
         launch = session.launch = self._launch(reqs, getattr(worker, "topk", 1))
-        if session.tensors is not None:
+        if session.lean:
+            launch.lean = True
+            session.phase, session.extend_output, session.forward = "draft", None, UNSEEN
+        elif session.tensors is not None:
             session.recording = launch.tensors = session.tensors.launch(launch)
         return launch
 
@@ -99,10 +113,7 @@ class Generate(InRound):
         last = session.last_extend
         if last is not None and last.states is batch.states:
             session.last_extend, first, later = None, last.logits, last.later
-            width, fused = last.facts.input_width, last.facts.fc_applied
-            if batch.width != width or batch.fused != fused:
-                batch.extended(last.facts)
-            widths, fusions = batch.widths, batch.fusions
+            widths, fusions = batch.extended(last.facts)
         else:
             first, later, widths, fusions = _drafted_by(session.carried_of(batch.states), len(batch.states))
         packet = RoundPacket(
@@ -116,10 +127,6 @@ class Generate(InRound):
         # The first launch and then one in `hidden_every`.
         if (number - 1) % settings.hidden_every == 0 and settings.level != "contract":
             launch.wants_hidden, launch.slot_width = True, session.draft_facts.get("target_hidden_size")
-        elif first is not None and session.tensors is None and settings.level != "contract":
-            if batch.small is None:
-                batch.small = first.nbytes <= QUICK_BYTES and launch.topk == 1
-            launch.quick = batch.small
         return launch
 
     def _prefill(self, batch: Any, reqs: list[Any]) -> Prefill:
@@ -129,32 +136,88 @@ class Generate(InRound):
             session.recording = session.tensors.prefill(batch, reqs, states)
         return Prefill(time_ns(), reqs, states, getattr(batch, "extend_num_tokens", None))
 
-    def after(self, token: Launch | Prefill | None, result: Any, args: Any, kwargs: Any) -> None:
+    def after(self, token: Launch | Noted | Prefill | None, result: Any, args: Any, kwargs: Any) -> None:
         """Leave the launch with the result; the results' hook closes it."""
         session = self.session
-        recording = session.recording
+        launch, recording = session.launch, session.recording
         session.launch = session.recording = None
         session.phase = ""
         if token is None:
             return
-        if isinstance(token, Launch):
+        if isinstance(token, Noted):
+            if launch is token:  # else recording was interrupted in the middle
+                self._noted(token, result)
+        elif isinstance(token, Launch):
+            if token.lean and launch is token:
+                self._passed(token, result)
             token.release()
             if token.packet.phases:
                 result._eagletrace = token
-            return
-        if recording is not None:
-            recording.close()
-        session.recorder.phase(
-            "prefill", token.start_ns, time_ns(), token.states,
-            {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
-        )  # fmt: skip
+        else:
+            if recording is not None:
+                recording.close()
+            session.recorder.phase(
+                "prefill", token.start_ns, time_ns(), token.states,
+                {"eagle.batch_size": len(token.states), "eagle.tokens": token.tokens},
+            )  # fmt: skip
 
-    def failed(self, token: Launch | Prefill | None, error: BaseException, instance: Any) -> None:
+    def _passed(self, launch: Launch, result: Any) -> None:
+        """What the hooks of the phases read where they stand: its result is that of `verify`, which `extend_decode` was
+        given."""
+        end, session, packet = time_ns(), self.session, launch.packet
+        if session.lean and not (launch.verify_ns and packet.nodes):
+            session.on_unseen()
+        begun, extended = launch.verify_ns or end, launch.extend_ns or end
+        packet.phases += (
+            ("draft", packet.start_ns, begun), ("verify", begun, extended), ("extend_decode", extended, end)
+        )  # fmt: skip
+        hidden = getattr(result.logits_output, "hidden_states", None)
+        width = packet.target_hidden_width = None if hidden is None else hidden.size(-1)
+        packet.graph = getattr(result, "can_run_cuda_graph", None)
+        if launch.wants_hidden:
+            rows = [row * packet.nodes for row in range(len(launch.reqs))]
+            hidden_states.observe(launch, "target_aux", hidden, rows, launch.slot_width)
+        output, session.extend_output = session.extend_output, None
+        if output is None:
+            session.forward = ForwardFacts(width, None)
+        session.last_extend = carried(session, launch.reqs, None if output is None else output.next_token_logits)
+        if not session.batch.most:
+            ready(session, session.batch, launch)
+
+    def _noted(self, noted: Noted, result: Any) -> None:
+        """The same of a launch that is only noted, with no more work than that."""
+        session, batch, output = self.session, noted.batch, noted.extended
+        noted.end_ns = time_ns()
+        result._eagletrace = noted
+        hidden = getattr(result.logits_output, "hidden_states", None)
+        noted.graph = getattr(result, "can_run_cuda_graph", None)
+        width = noted.width = None if hidden is None else hidden.size(-1)
+        if output is None:  # a captured graph drafted
+            output, session.extend_output = session.extend_output, None
+            facts = session.forward if output is not None else ForwardFacts(width, None)
+        else:
+            noted.extended, facts = None, noted.facts
+            if facts.input_width != noted.given or facts.fc_applied is not noted.fused:
+                facts = ForwardFacts(noted.given, noted.fused)
+        logits = None if output is None else output.next_token_logits
+        if session.graphs.extend_logits is not None:
+            logits = session.graphs.owned(logits)
+        if logits is not None and logits.size(0) != len(batch.states):
+            logits = None
+        session.last_extend = Extend(batch.states, logits, facts, noted.number)
+        if session.lean and (not noted.verify_ns or noted.candidates is None):
+            session.on_unseen()
+
+    def failed(self, token: Launch | Noted | Prefill | None, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""
-        phase, self.session.phase = self.session.phase, ""
-        if isinstance(token, Launch):
-            self.session.recorder.launch(token.packet)
-        self.session.crashed("forward_batch_generation", error, phase or "launch")
+        session = self.session
+        phase, session.phase = session.phase, ""
+        if isinstance(token, Noted):
+            token.end_ns = time_ns()
+            session.noted.append(token)
+        elif isinstance(token, Launch):
+            session.recorder.launch(token.packet)
+        session.crashed("forward_batch_generation", error, phase or "launch")
 
 
 class Phase(InRound):
@@ -188,19 +251,15 @@ class Draft(Phase):
         """What the last extend left for this draft."""
         session = self.session
         session.phase, launch = "draft", session.launch
-        if launch is not None:
-            capturing = session.graphs.capturing
-            if launch.quick and (capturing is never or not capturing()):
-                session.drafting = launch
-            elif launch.tensors is not None:
-                batch = args[1] if len(args) > 1 else next(iter(kwargs.values()))
-                launch.tensors.begin(getattr(batch.spec_info, "hidden_states", None), launch.first)
+        if launch is not None and launch.tensors is not None:
+            batch = args[1] if len(args) > 1 else next(iter(kwargs.values()))
+            launch.tensors.begin(getattr(batch.spec_info, "hidden_states", None), launch.first)
         return time_ns()
 
     def after(self, token: int, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Positions of the tree: sequence length plus depth, [bs * D]."""
         end, session = time_ns(), self.session
-        session.phase, session.drafting, launch = "", None, session.launch
+        session.phase, launch = "", session.launch
         if launch is None:
             return
         launch.packet.phases.append(("draft", token, end))
@@ -209,10 +268,6 @@ class Draft(Phase):
         topk = getattr(verify_input, "topk", None)
         if topk and topk != launch.topk:
             launch.topk = int(topk)
-
-    def failed(self, token: Any, error: BaseException, instance: Any) -> None:
-        """No step follows."""
-        self.session.drafting = None
 
 
 class DraftForward(SessionHook):

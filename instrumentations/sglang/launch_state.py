@@ -20,17 +20,13 @@ NO_LENGTHS: list[int] = []
 STEP_BYTES = 1 << 30  # logits of the draft steps kept until the verdict; the engine has planned its memory without us
 
 
-QUICK_BYTES = 2 << 20  # of depth 1's logits: with MAX_STEPS more of them they are within all bounds
-MAX_STEPS = 8
-
-
 class Launch:
     """A verify launch in progress."""
 
     # Made in every round: by hand, a dataclass with as many defaults takes three times as long.
     __slots__ = (
-        "borrowed", "first", "goes_on", "lengths", "packet", "positions", "quick", "reqs", "rope_positions",
-        "slot_width", "step_logits", "tensors", "too_large", "topk", "topology", "wants_hidden",
+        "borrowed", "extend_ns", "first", "goes_on", "lean", "lengths", "packet", "positions", "reqs", "rope_positions",
+        "slot_width", "step_logits", "tensors", "too_large", "topk", "topology", "verify_ns", "wants_hidden",
     )  # fmt: skip
 
     def __init__(
@@ -48,9 +44,9 @@ class Launch:
         self.slot_width: int | None = None  # hidden size of the target
         self.borrowed = False  # the logits are in a graph's memory, which the next replay uses again
         self.tensors: Any = None  # the LaunchTensors of a launch with requests whose hidden states are stored
-        # Its draft steps are noted without a closer look: they are small, and nothing else is asked.
-        self.quick = False
         self.too_large = False  # the steps' logits were more than STEP_BYTES: their facts stay NULL
+        self.lean = False  # its phases have no hooks
+        self.verify_ns = self.extend_ns = 0  # when they began then
         self.goes_on: list[bool] = NO_FLAGS  # of requests, where the result is processed
         self.lengths: list[int] = NO_LENGTHS  # of their outputs, before
 

@@ -8,7 +8,9 @@ from typing import Any
 from eagletrace.instrumentations.sglang.launch import CORRECT_DRAFTS, InRound, SessionHook, correct_drafts
 from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Batch, Session
+from eagletrace.instrumentations.sglang.steady import Noted, understand
 from eagletrace.record.requests import RequestState
+from eagletrace.record.rounds import RoundPacket
 
 
 def kept(req: Any) -> int:
@@ -70,13 +72,13 @@ class VerifyTokens(SessionHook):
 class Results(InRound):
     """`Scheduler.process_batch_result(batch, result)`."""
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Batch | list[Any]:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Noted | Batch | list[Any]:
         """Output lengths before, and which requests had already gone."""
         session = self.session
         batch = args[1] if len(args) > 1 else kwargs["batch"]
         if session.counts_only:
             return self._chains(batch)
-        launch: Launch | None = getattr(args[2] if len(args) > 2 else kwargs["result"], "_eagletrace", None)
+        launch: Launch | Noted | None = getattr(args[2] if len(args) > 2 else kwargs["result"], "_eagletrace", None)
         if launch is None:
             return list(batch.reqs or ())
         goes_on: list[bool] = []
@@ -88,15 +90,23 @@ class Results(InRound):
         return launch
 
     def after(
-        self, token: Launch | Batch | list[Any] | None, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, token: Launch | Noted | Batch | list[Any] | None, result: Any, args: tuple[Any, ...], kwargs: Any
     ) -> None:
         """Close the launch; write requests that finished."""
         session = self.session
         if token is None or not session.serving:
             return
         finished = False
-        if type(token) is Launch:
-            packet, finished = token.packet, self._closed(token, args[2] if len(args) > 2 else kwargs["result"])
+        if isinstance(token, Noted):
+            finished = self._closed(token, token, args[2] if len(args) > 2 else kwargs["result"])
+            session.noted.append(token)
+            if len(session.noted) >= token.batch.most:
+                understand(session)
+        elif type(token) is Launch:
+            packet = token.packet
+            finished = self._closed(token, packet, args[2] if len(args) > 2 else kwargs["result"])
+            if token.tensors is not None:
+                self._recorded(token)
             session.recorder.launch(packet)
         elif type(token) is Batch:
             finished = self._count(token, args[2] if len(args) > 2 else kwargs["result"])
@@ -110,9 +120,9 @@ class Results(InRound):
         if found:
             self.session.deferred.close()  # no further launch may follow
 
-    def _closed(self, launch: Launch, result: Any) -> bool:
-        """Complete a launch's packet; whether a request has finished."""
-        packet, reqs = launch.packet, launch.reqs
+    def _closed(self, launch: Launch | Noted, found: RoundPacket | Noted, result: Any) -> bool:
+        """Complete what was found of a launch; whether a request has finished."""
+        reqs = launch.reqs
         committed: list[int] = []
         finished = False
         for req, before, on in zip(reqs, launch.lengths, launch.goes_on, strict=True):
@@ -121,18 +131,21 @@ class Results(InRound):
             else:
                 committed.append(kept(req) - before if on else 0)
                 finished = True
-        if packet.committed is None:
-            packet.committed, packet.counted = committed, launch.goes_on
+        if found.committed is None:
+            found.committed, found.counted = committed, launch.goes_on
         correct: Any = getattr(result, CORRECT_DRAFTS[0], None)
         if correct is None or len(correct) != len(reqs):
             correct = correct_drafts(result, len(reqs))
-        packet.engine_accepted = correct
-        if launch.tensors is not None:
-            if packet.graph and self.session.aux_layers is not None:
-                self.session.aux_layers.hidden += 1
-            kept_now = zip(reqs, packet.committed, strict=True)
-            launch.tensors.close([len(req.origin_input_ids) + kept(req) - n - 1 for req, n in kept_now])
+        found.engine_accepted = correct
         return finished
+
+    def _recorded(self, launch: Launch) -> None:
+        """Level `tensors`: close what is stored of a launch."""
+        packet = launch.packet
+        if packet.graph and self.session.aux_layers is not None:
+            self.session.aux_layers.hidden += 1
+        kept_now = zip(launch.reqs, packet.committed or (), strict=True)
+        launch.tensors.close([len(req.origin_input_ids) + kept(req) - n - 1 for req, n in kept_now])
 
     def _chains(self, batch: Any) -> Batch | list[Any]:
         """Level `contract`: the batch of a launch of chains, with which of its requests had already gone; of a prefill
@@ -178,6 +191,8 @@ class Results(InRound):
 
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""
-        if isinstance(token, Launch):
+        if isinstance(token, Noted):
+            self.session.noted.append(token)
+        elif isinstance(token, Launch):
             self.session.recorder.launch(token.packet)
         self.session.crashed("process_batch_result", error, "results")

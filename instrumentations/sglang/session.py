@@ -6,7 +6,7 @@ import logging
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,10 @@ MAX_REQUESTS = 20_000  # states kept; what leaves without a result (aborted whil
 MAX_CARRIED = 4096  # requests whose logits are kept for their next round
 STALE_LAUNCHES = 1000  # a request that has not run for so many launches was retracted or aborted
 WARMUP_TEXT = "The capital city of France is"
+
+
+def _nothing() -> None:
+    """Where nobody is told."""
 
 
 @dataclass(slots=True)
@@ -66,18 +70,19 @@ class Batch:
     cached_tokens: list[int]
     rounds: list[int] = field(default_factory=list[int])  # of each request, before these launches
     launches: int = 0
-    width: int | None = None  # of the last extend, and whether its fusion layer ran
-    fused: bool | None = None
-    widths: list[int] = field(default_factory=list[int])  # the same for each request; -1 where it was not seen
-    fusions: list[int] = field(default_factory=list[int])
+    seen: tuple[ForwardFacts, list[int], list[int]] | None = None  # of the last extend, as `extended` gives it
     counted: list[bool] = field(default_factory=list[bool])  # of requests: whether the next result is theirs
-    small: bool | None = None  # whether a step's logits are, and the tree is a chain
+    most: int = 0  # launches of these requests that may wait to be understood, if they are only noted (steady.py)
+    stream: Any = None  # of the forwards, where they run on a GPU and are only noted
 
-    def extended(self, facts: ForwardFacts) -> None:
-        """The requests' last extend was one and the same."""
-        self.width, self.fused = facts.input_width, facts.fc_applied
-        width, fused = facts.known()
-        self.widths, self.fusions = [width] * len(self.states), [fused] * len(self.states)
+    def extended(self, facts: ForwardFacts) -> tuple[list[int], list[int]]:
+        """For each request the width of an extend that was all of theirs, and whether the fusion layer ran; -1 where it
+        was not seen."""
+        seen = self.seen
+        if seen is None or seen[0] != facts:
+            width, fused = facts.known()
+            seen = self.seen = facts, [width] * len(self.states), [fused] * len(self.states)
+        return seen[1], seen[2]
 
 
 @dataclass(slots=True)
@@ -89,11 +94,12 @@ class Session:
     server_args: Any = None
     # what every round reads, close together
     serving: bool = False
+    lean: bool = False  # the phases of a launch are told by what runs in them, and have no hooks
+    samples: bool | None = None  # whether a verdict may be another one than the greedy; None: no verdict seen yet
     counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
     decoding: Any = None  # the forward mode of the last launch
     launches: int = 0
     launch: Any = None
-    drafting: Any = None  # the launch in its draft steps, if they are noted without a closer look
     phase: str = ""
     batch: Batch = field(default_factory=lambda: Batch([], [], []))
     last_extend: Extend | None = None  # of the launch before
@@ -139,6 +145,9 @@ class Session:
     next_seq: int = 0
     carried: OrderedDict[int, tuple[Extend, int]] = field(default_factory=OrderedDict[int, tuple[Extend, int]])
     done: deque[str] = field(default_factory=deque[str])
+    noted: deque[Any] = field(default_factory=deque[Any])  # launches that nobody has looked at yet (steady.py)
+    on_sampling: Callable[[], None] = _nothing  # a first request samples
+    on_unseen: Callable[[], None] = _nothing  # a phase that was told by what runs in it was not seen
     fusion: Any = None  # the hook on the draft's fusion layer
     dead: bool = False
     warmup_ids: list[list[int]] = field(default_factory=list[list[int]])
@@ -180,8 +189,7 @@ class Session:
                     state.interrupted = False
                     state.request_round = max(state.request_round, int(getattr(req, "spec_verify_ct", 0) or 0))
             cached = [-1 if s.cached_tokens is None else s.cached_tokens for s in states]
-            self.batch = batch = Batch(list(reqs), states, cached, [s.request_round for s in states])
-            batch.extended(UNSEEN)
+            self.batch = Batch(list(reqs), states, cached, [s.request_round for s in states])
         return self.batch
 
     def prefills(self, reqs: list[Any]) -> list[RequestState]:
@@ -239,7 +247,6 @@ class Session:
         """Recording was interrupted: what the last launch left says nothing about the next one."""
         self.launch, self.phase, self.extend_output, self.last_extend = None, "", None, None
         self.later_logits = []
-        self.drafting = None
         self.recording = None
         if self.tensors is not None:
             self.tensors.interrupt()
@@ -270,8 +277,11 @@ class Session:
             request_round=int(getattr(req, "spec_verify_ct", 0) or 0),
         )  # fmt: skip
         # SGLang stores temperature 0 as temperature 1 with top_k 1 (sampling_params.py, 0.5.9 and 0.5.23).
-        if getattr(sampling, "top_k", None) == 1 and state.temperature == 1.0:
-            state.temperature = 0.0
+        if getattr(sampling, "top_k", None) == 1:
+            if state.temperature == 1.0:
+                state.temperature = 0.0
+        elif self.samples is not True:
+            self.on_sampling()
         return state
 
     def prefilled(self, req: Any, state: RequestState) -> None:

@@ -12,8 +12,9 @@ import torch
 from eagletrace.instrumentations.sglang.deferred import Chain, Deferred, of_a_chain
 from eagletrace.instrumentations.sglang.distributions import Facts, Topology, of_tree
 from eagletrace.instrumentations.sglang.launch import InRound
-from eagletrace.instrumentations.sglang.launch_state import MAX_STEPS, Launch
+from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.steady import Noted
 from eagletrace.record.device import pack
 from eagletrace.record.rounds import DRAFT_FLOATS, Part
 
@@ -30,7 +31,9 @@ class Greedy(InRound):
         launch = session.launch
         if launch is None:
             return
-        if launch.quick and session.deferred.trusted and _quickly(session, launch, result, kwargs):
+        if type(launch) is Noted:
+            path = kwargs["accept_index"] if result is None else result[1]
+            launch.decided(kwargs["candidates"], kwargs["target_predict"], path)
             return
         links = NO_LINKS if launch.topk == 1 else [
             kwargs.get(f"retrieve_{n}", kwargs.get(f"retrive_{n}")) for n in ("next_token", "next_sibling")
@@ -45,23 +48,6 @@ class Greedy(InRound):
         )  # in place in kernels, to 0.5.4
 
 
-def _quickly(session: Session, launch: Launch, result: Any, kwargs: dict[str, Any]) -> bool:
-    """`observe` for a chain whose logits are all there and small, and whose verdict may be kept; False if it is not."""
-    first, steps, ids, candidates = launch.first, launch.step_logits, session.draft_id_or_zero, kwargs["candidates"]
-    bs, nodes = candidates.shape
-    seen = 1 + len(steps)  # depth 1 alone under a captured graph
-    if first is None or ids is None or seen not in (1, nodes - 1) or not 1 < nodes <= MAX_STEPS or launch.borrowed:
-        return False
-    packet = launch.packet
-    packet.nodes, packet.engine_has_probs = nodes, session.softmax_chains
-    chain = Chain(
-        packet, candidates, kwargs["target_predict"], kwargs["accept_index"] if result is None else result[1],
-        launch.positions, launch.rope_positions, [first, *steps],
-    )  # fmt: skip
-    session.deferred.add(chain, (bs, nodes, seen, first.nbytes), ids, True, False)
-    return True
-
-
 class Sample(InRound):
     """`eagle_sample(verify_input, batch, logits_output, ...)` or `verify_input.sample(batch, logits_output, ...)`.
 
@@ -71,7 +57,7 @@ class Sample(InRound):
     def after(self, token: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Stage the same facts, unless the greedy verdict was seen."""
         launch = self.session.launch
-        if launch is None or launch.packet.nodes or not launch.reqs:
+        if launch is None or type(launch) is Noted or launch.packet.nodes or not launch.reqs:
             return
         verify_input, logits_output = args[0], args[2]
         bs = len(launch.reqs)
@@ -140,19 +126,23 @@ def _keep(session: Session, launch: Launch, chain: Chain, bs: int, nodes: int) -
     deferred, ids, first, packet = session.deferred, session.draft_id_or_zero, launch.first, launch.packet
     assert ids is not None and first is not None
     packet.engine_has_probs = session.softmax_chains
-    chain.logits = logits = [first, *launch.step_logits]
+    logits = [first, *launch.step_logits]
     size = 16 * first.numel() * len(logits)
     if size <= PART_BYTES:
-        keep = not launch.borrowed and (deferred.trusted or deferred.trusts(chain.tensors()))
-        if not keep:
+        tensors = chain.tensors()
+        trusted = not launch.borrowed and (deferred.trusted or deferred.trusts(tensors))
+        versions = deferred.versions(*tensors) if trusted else ()
+        if not versions:
             packet.values = chain.packed()
-        deferred.add(chain, (bs, nodes, len(logits), first.nbytes), ids, keep, launch.borrowed)
+        chain = chain._replace(logits=logits, versions=versions)
+        deferred.add(chain, (bs, nodes, len(logits), first.nbytes), ids, launch.borrowed)
         return
+    chain = chain._replace(logits=logits)
     packet.values = chain.packed()
     rows = max(1, bs * PART_BYTES // size)
     for start in range(0, bs, rows):
         part = chain.rows(slice(start, start + rows))
-        Deferred().add(part, (part.targets.shape[0], nodes, len(logits), part.logits[0].nbytes), ids, False, True)
+        Deferred().add(part, (part.targets.shape[0], nodes, len(logits), part.logits[0].nbytes), ids, True)
 
 
 # What is packed, in its order: the same objects for the same shapes, by which launches are read together.

@@ -160,14 +160,17 @@ class TargetModel(nn.Module):
 
 
 class ModelRunner:
-    """`draft_runner` of the second worker, `model_runner` of the first."""
+    """`draft_runner` of the second worker, `model_runner` of the first; and the target's."""
 
-    def __init__(self, sizes: Sizes) -> None:
-        self.model = DraftModel(sizes)
+    def __init__(self, sizes: Sizes, model: Any = None) -> None:
+        self.model: Any = model or DraftModel(sizes)
         self.graph_prefill = False
         self.pool: torch.Tensor | None = None  # of graphs: where they leave their logits
 
     def forward(self, forward_batch: ForwardBatch) -> Any:
+        if isinstance(self.model, TargetModel):
+            states = self.model(forward_batch.spec_info.hidden_states)
+            return SimpleNamespace(logits_output=LogitsProcessorOutput(forward_batch.spec_info.logits, states))
         run = self.model.replayed if self.graph_prefill else self.model
         output = run(forward_batch.spec_info.hidden_states)
         if forward_batch.wanted is not None:
@@ -487,7 +490,7 @@ class EAGLEWorkerV2:
         return result
 
     def verify(self, batch: Batch) -> Any:
-        output = self.engine.target_output(len(batch.reqs))
+        output = self.engine.target_output(len(batch.reqs), batch.spec_info.positions)
         if self.engine.older:
             batch.spec_info.sample(batch, output)
         else:
@@ -705,7 +708,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.worker = WORKERS[self.family](self)
         self.scheduler = Scheduler(self)
-        self.target_runner = SimpleNamespace(model=TargetModel(self.sizes))
+        self.target_runner = ModelRunner(self.sizes, TargetModel(self.sizes))
         self.reqs = [Req(f"r{i}") for i in range(self.sizes.bs)]
         tree = {name: torch.tensor([row] * self.sizes.bs) for name, row in TREE.items()}
         self.tree = {name: values.to(self.sizes.device) for name, values in tree.items()}
@@ -736,9 +739,14 @@ class Engine:
             states.fill_(7)
         self.given.clear()
 
-    def target_output(self, bs: int) -> LogitsProcessorOutput:
+    def target_output(self, bs: int, positions: torch.Tensor | None = None) -> LogitsProcessorOutput:
         rows = bs * self.sizes.nodes
-        return LogitsProcessorOutput(self.random(rows, self.sizes.vocab), self.target_hidden(rows))
+        hidden, logits = self.random(rows, self.sizes.hidden), self.random(rows, self.sizes.vocab)
+        spec_info = SimpleNamespace(hidden_states=hidden, logits=logits)
+        ids = torch.zeros(rows, dtype=torch.int64)
+        output = self.target_runner.forward(ForwardBatch(spec_info, positions, ids, bs)).logits_output
+        self.given.append(output.hidden_states)
+        return output
 
     def finish(self, batch: Batch) -> None:
         if self.rounds == 0:

@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eagletrace.instrumentations.patching import Target  # noqa: E402
 from eagletrace.instrumentations.sglang import deferred as module  # noqa: E402
 from eagletrace.instrumentations.sglang import verdict  # noqa: E402
 from eagletrace.instrumentations.sglang.launch_state import Launch  # noqa: E402
@@ -106,7 +105,7 @@ def test_bytes_and_time_are_bounded(limit: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, limit, 0)
     state, launch = session(), launch_of(1, 2)
     observe(state, launch)
-    assert launch.packet.drafted[0].together.closed and state.deferred.group is None
+    assert launch.packet.drafted[0].together.closed and not state.deferred.waiting
 
 
 def test_borrowed_memory_is_read_at_once() -> None:
@@ -142,10 +141,9 @@ def test_full_groups_are_left_to_who_computes(monkeypatch: pytest.MonkeyPatch) -
     launches = [launch_of(n, 1) for n in range(5)]
     targets = [observe(state, launch) for launch in launches]
     assert not any(launch.packet.drafted[0].together.closed for launch in launches)
-    state.deferred.compute(older_than_ns=10**18)  # the group that waits is young
-    assert [launch.packet.drafted[0].together.closed for launch in launches] == [True] * 4 + [False]
-    state.deferred.close()
-    state.deferred.compute(older_than_ns=10**18)
+    assert state.deferred.waiting == 1
+    state.deferred.compute()
+    assert all(launch.packet.drafted[0].together.closed for launch in launches) and not state.deferred.waiting
     for launch, target in zip(launches, targets, strict=True):
         assert launch.first is not None
         expect(trees_of(launch.packet), 0, 1, launch.first[0], int(target[0, 0]))
@@ -193,7 +191,7 @@ def test_a_launch_that_could_not_be_kept_does_not_stop_those_after_it(monkeypatc
     state.deferred.close()
     with contextlib.suppress(Exception):  # of the group that holds no launch
         state.deferred.compute()
-    assert kept.packet.drafted[0].together.closed and state.deferred.group is None
+    assert kept.packet.drafted[0].together.closed and not state.deferred.waiting
     assert trees_of(kept.packet).probs is not None
 
 
@@ -322,32 +320,6 @@ def test_a_launch_of_another_shape_is_kept_where_the_group_before_it_is_lost(mon
     state.deferred.compute()
     assert lost.packet.values is None
     assert np.array_equal(trees_of(next_one.packet).draft_tokens, seen[0].numpy())
-
-
-@pytest.mark.parametrize("steps", [2, 0], ids=["eager", "captured"])
-def test_the_quick_way_records_the_same(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    state, tensors = trusted(monkeypatch), verdict_of(2)
-    one, other = launch_of(1, 2, steps), launch_of(2, 2, steps)
-    other.first, other.step_logits = one.first, one.step_logits
-    one.positions = other.positions = torch.arange(8) + 3
-    one.quick, state.launch = True, one
-    hook = verdict.Greedy(Target("t", "a:b", True, ""), state)
-    looked: list[Any] = []
-
-    def note(*args: Any) -> None:
-        looked.append(args)
-
-    monkeypatch.setattr(verdict, "observe", note)
-    hook.after(None, None, (), {"candidates": tensors[0], "target_predict": tensors[1], "accept_index": tensors[2]})
-    monkeypatch.undo()
-    assert not looked and one.packet.values is None
-    state.deferred.compute()
-    verdict.observe(state, other, *_as_seen(tensors))
-    state.deferred.compute()
-    quick, slow = trees_of(one.packet), trees_of(other.packet)
-    for name in Trees.__slots__:
-        assert np.array_equal(getattr(quick, name), getattr(slow, name), equal_nan=name in FLOATS), name
-    assert (one.packet.nodes, one.packet.engine_has_probs) == (other.packet.nodes, other.packet.engine_has_probs)
 
 
 def test_launches_with_and_without_facts_are_read_together() -> None:

@@ -16,8 +16,9 @@ import torch
 from eagletrace.instrumentations.patching import Observer, Patch, install
 from eagletrace.instrumentations.sglang import graphs, tensors
 from eagletrace.instrumentations.sglang.forward import watch_fusion
-from eagletrace.instrumentations.sglang.hooks import HOOKS
+from eagletrace.instrumentations.sglang.hooks import HOOKS, OF_PHASES, OF_TREES, SAMPLED
 from eagletrace.instrumentations.sglang.session import Session
+from eagletrace.instrumentations.sglang.steady import understand
 from eagletrace.instrumentations.sglang.targets import BY_NAME
 from eagletrace.record.recorder import Recorder
 from eagletrace.settings import Settings
@@ -76,6 +77,11 @@ class Traced:
         tensors.follow(self.session)
         self.session.serving = True
 
+    def flushed(self) -> None:
+        """As the attachment does on the recorder's thread."""
+        understand(self.session)
+        self.session.deferred.compute()
+
     def rows(self, table: str) -> list[dict[str, Any]]:
         """What was written of a table; ends the recording."""
         self.session.recorder.stop()
@@ -106,17 +112,23 @@ def session_of(engine: Engine, folder: Path, settings: Settings) -> Session:
 
 @contextmanager
 def traced(
-    engine: Engine, folder: Path, *, guard: Guard | None = None, record: bool = True, **settings: Any
-) -> Generator[Traced]:
-    """Install the hooks; with a guard, it watches each of them."""
+    engine: Engine, folder: Path, *, guard: Guard | None = None, record: bool = True, lean: bool = False,
+    **settings: Any,
+) -> Generator[Traced]:  # fmt: skip
+    """Install the hooks, `lean` without those of the phases; with a guard, it watches each of them."""
     folder.mkdir(exist_ok=True)
     settings = {"hidden_every": 1} | settings
     session = session_of(engine, folder, Settings(**settings))
     if record:
         session.recorder.start()
     traced = Traced(engine, session, folder)
+    if lean:
+        session.lean, session.samples, session.deferred.hands_over = True, False, True
+        session.recorder.on_flush = traced.flushed
     patches: list[Patch] = []
     for name, place in (PLACES[engine.family] | (OLDER if engine.older else {})).items():
+        if lean and name in (*OF_PHASES, *OF_TREES, *SAMPLED):
+            continue
         hook = HOOKS[name](replace(BY_NAME[name], path=f"{fake_engine.__name__}:{place}"), session)
         if guard is not None:
             guard.watch(name, hook)
