@@ -14,6 +14,7 @@ one that places taps (`graph_taps.py`) does its work then, and only if asked to.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import time_ns
 from typing import Any
 
 import torch
@@ -80,6 +81,13 @@ class ExtendReplay(SessionHook):
 
     Returns logits of each request (0.5.20 and later, and the first worker) or of each token, [bs or tokens, Vd].
     """
+
+    def before(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The extend begins, where its phase has no hook."""
+        session = self.session
+        launch = session.launch
+        if session.lean and launch is not None:
+            session.phase, launch.extend_ns = "extend_decode", time_ns()
 
     def after(self, token: Any, result: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep a reference to the logits, and compare the width given with the buffer's."""

@@ -88,7 +88,8 @@ class Generate(InRound):
             known, last = session.batch, session.last_extend
             if (
                 known.most and last is not None and last.logits is not None and last.states is known.states
-                and reqs == known.reqs and session.launches % session.recorder.settings.hidden_every
+                and reqs == known.reqs and session.deferred.trusted
+                and session.launches % session.recorder.settings.hidden_every
             ):  # fmt: skip
                 session.launches = number = session.launches + 1
                 known.launches += 1

@@ -122,8 +122,9 @@ def test_the_rows_are_those_of_the_hooks_of_the_phases(
     assert names[0] == names[1] and "eagle.extend_decode" in names[0]
 
 
-def test_phases_follow_each_other_within_the_launch(tmp_path: Path, noted: list[int]) -> None:
-    found = serve(tmp_path, Sizes(), lean=True)
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_phases_follow_each_other_within_the_launch(tmp_path: Path, noted: list[int], graph: bool) -> None:
+    found = serve(tmp_path, Sizes(graph=graph), lean=True)
     spans = {r["span_id"]: r for r in found.rows("spans")}
     launches = [s for s in spans.values() if s["name"] == "eagle.launch"]
     assert len(launches) == ROUNDS and noted
@@ -132,6 +133,7 @@ def test_phases_follow_each_other_within_the_launch(tmp_path: Path, noted: list[
         assert [s["name"] for s in mine] == ["eagle.draft", "eagle.verify", "eagle.extend_decode"]
         ends = [start(s) + s["duration_time_unix_nano"] for s in mine]
         assert [start(s) for s in mine] == [start(launch), *ends[:-1]]
+        assert all(s["duration_time_unix_nano"] > 0 for s in mine)
         assert ends[-1] == start(launch) + launch["duration_time_unix_nano"]
 
 
@@ -160,6 +162,26 @@ def test_no_hook_of_a_noted_launch_waits_for_the_device(
             assert len(session.noted) > ROUNDS // 2  # not understood yet: that is the recorder's
     assert guard.found == []
     found.check()
+
+
+def test_an_engine_that_writes_into_its_verdicts_is_believed_no_more(tmp_path: Path, noted: list[int]) -> None:
+    engine = Engine("v2", Sizes())
+    with traced(engine, tmp_path, lean=True, hidden_every=10**9) as found, torch.no_grad():
+        found.ready()
+        found.session.recorder.on_flush = None
+        run = engine.scheduler.run
+        engine.rounds = 99
+        run(Batch(engine.reqs, extend=True))
+        for _ in range(5):
+            run(Batch(engine.reqs))
+        found.session.noted[-1].targets.add_(1)
+        with pytest.raises(RuntimeError, match="wrote into"):
+            found.flushed()
+        before = len(noted)
+        for _ in range(5):
+            run(Batch(engine.reqs))
+        found.flushed()
+    assert before and len(noted) == before and not found.session.deferred.trusted
 
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
