@@ -230,7 +230,7 @@ def test_every_target_has_a_hook_and_stands_in_for_the_others() -> None:
 
 def test_where_it_serves_the_other_workers_are_not_missed() -> None:
     hooks = SimpleNamespace(missing={"v1.generate": "gone"}, fired=lambda: {"multi_layer.generate"})
-    session = SimpleNamespace(worker=object(), rounds_pass=False)
+    session = SimpleNamespace(worker=object(), rounds_pass=False, lean=False)
     attachment: Any = SimpleNamespace(hooks=hooks, session=session)
     names = ("v1.generate", "v2.generate", "v2.draft", "multi_layer.generate", "multi_layer.draft")
     required = {name: Attachment.required(attachment, BY_NAME[name]) for name in names}
