@@ -1,4 +1,4 @@
-"""How long `diagnose`, `report` and `diff` take over runs that the recorder wrote, and how much memory.
+"""How long `diagnose`, `report` and `diff` take over runs that the recorder wrote, how much memory, and their size.
 
     python -m benchmarks.diagnose_speed [--nodes 10_000_000] [--runs 5] [--run FOLDER] [--other FOLDER]
 
@@ -26,9 +26,11 @@ from benchmarks.statistics import Figure, median_interval, paired, publish, sing
 CORES = 2
 SECONDS, MIB, RATIO = 3.0, 1024.0, 2.0
 DIFF_SECONDS, DIFF_MIB = 10.0, 2048.0
+TOKEN_BYTES = 16.0
 PAGE_MB, OPENS_SECONDS = 3.0, 2.0
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ROUND_TABLES = ("rounds", "drafts", "verifies", "spans", "hidden")
+VERDICTS = ("rounds", "drafts", "verifies")
+ROUND_TABLES = (*VERDICTS, "spans", "hidden")
 QUERY = "SELECT depth, count(*) AS nodes, count(*) FILTER (WHERE accepted) AS accepted FROM verifies GROUP BY depth"
 Sample = tuple[float, float]  # seconds, MiB
 
@@ -94,6 +96,19 @@ def page(run: Path, folder: Path, what: str, runs: int) -> list[Figure]:
     return [*found, absolute(f"{what}, time to open", "s", opened, OPENS_SECONDS)]
 
 
+def disk(run: Path) -> list[Figure]:
+    """What a drafted token takes in the files of a run."""
+    sizes = {t: sum(file.stat().st_size for file in (run / t).glob("*.parquet")) for t in ROUND_TABLES}
+    drafted = sum(pq.read_metadata(file).num_rows for file in (run / "drafts").glob("*.parquet"))
+    verdicts = sum(sizes[table] for table in VERDICTS)
+    rest = sum(sizes.values()) - verdicts
+    unit = "bytes a drafted token"
+    return [
+        single("on disk: rounds, drafts and verifies of batches of 8", unit, verdicts / drafted, TOKEN_BYTES),
+        single("on disk: their spans, and statistics of hidden states", unit, rest / drafted, TOKEN_BYTES),
+    ]
+
+
 def split(run: Path, copy: Path, files: int) -> int:
     """Copy a run with the rows of its per-round tables in about `files` small files; returns how many there are."""
     shutil.copytree(run, copy)
@@ -147,6 +162,7 @@ def main() -> None:
                 DIFF_MIB,
             ),
             *page(run, folder, f"report of {of}", options.runs),
+            *disk(run),
             compare_files(run, folder, options.files, options.runs),
         ]
     finally:

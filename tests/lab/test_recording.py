@@ -125,7 +125,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 def test_only_the_scheduler_is_instrumented(killed: dict[str, Any]) -> None:
     (scheduler,) = killed["facts"]["scheduler"]
-    assert len(scheduler["wrapped"]) == 8
+    ends = {name.rpartition(".")[2] for name in scheduler["wrapped"]}
+    needed = {"__init__", "process_batch_result", "forward_batch_generation", "verify_tree_greedy_func", "forward"}
+    assert ends >= needed
+    assert not ends & {"draft", "verify", "_draft_extend_for_decode"}  # what runs in these phases tells of them
     for process in killed["facts"]["other"]:
         assert ours(process["modules"]) == set()
         assert "duckdb" not in process["modules"]
