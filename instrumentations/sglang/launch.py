@@ -166,8 +166,8 @@ class Generate(InRound):
         """What the hooks of the phases read where they stand: its result is that of `verify`, which `extend_decode` was
         given."""
         end, session, packet = time_ns(), self.session, launch.packet
-        if session.lean and not (launch.verify_ns and packet.nodes):
-            session.on_unseen()
+        if not (launch.verify_ns and packet.nodes):
+            self._unseen()
         begun, extended = launch.verify_ns or end, launch.extend_ns or end
         packet.phases += (
             ("draft", packet.start_ns, begun), ("verify", begun, extended), ("extend_decode", extended, end)
@@ -206,7 +206,13 @@ class Generate(InRound):
         if logits is not None and logits.size(0) != len(batch.states):
             logits = None
         session.last_extend = Extend(batch.states, logits, facts, noted.number)
-        if session.lean and (not noted.verify_ns or noted.candidates is None):
+        if not noted.verify_ns or noted.candidates is None:
+            self._unseen()
+
+    def _unseen(self) -> None:
+        """Something ran where no hook saw it; not if hooks are put up or taken away at this moment."""
+        session = self.session
+        if session.lean and session.serving:
             session.on_unseen()
 
     def failed(self, token: Launch | Noted | Prefill | None, error: BaseException, instance: Any) -> None:

@@ -338,6 +338,33 @@ def test_a_target_that_runs_elsewhere_brings_the_hooks_back(tmp_path: Path, note
     assert len({r["round"] for r in found.rows("rounds")}) == ROUNDS  # and nothing is lost until then
 
 
+@pytest.mark.parametrize("rounds", [1, 6], ids=["looked-at", "noted"])
+def test_a_pause_in_the_middle_of_a_launch_says_nothing_of_the_engine(tmp_path: Path, rounds: int) -> None:
+    engine, asked = Engine("v2", Sizes()), list[int]()
+    with traced(engine, tmp_path, lean=True, hidden_every=10**9) as found, torch.no_grad():
+        session = found.session
+        session.on_unseen = lambda: asked.append(session.launches)
+        found.ready()
+        engine.rounds, run = 99, engine.scheduler.run
+        run(Batch(engine.reqs, extend=True))
+        for _ in range(rounds):
+            run(Batch(engine.reqs))
+        draft = engine.draft_side.draft
+
+        def paused(batch: Batch) -> Any:
+            session.serving = False  # as the control's thread does first
+            found.hooks["runner.forward"].on = False
+            return draft(batch)
+
+        engine.draft_side.draft = paused
+        run(Batch(engine.reqs))
+        assert not asked
+        session.serving = True
+        engine.draft_side.draft = draft
+        run(Batch(engine.reqs))
+    assert asked  # a target that is not seen while everything stands
+
+
 def test_the_recorder_counts_bytes_of_both_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from eagletrace.record import recorder as module
     from eagletrace.settings import Settings
