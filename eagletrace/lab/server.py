@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -30,6 +31,12 @@ STOP_GRACE_S = 25.0
 DEATH_TIMEOUT_S = 20.0
 """From a scheduler's exception to the end of the main process."""
 LOG_TAIL_LINES = 30
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORTS = 10_000
+"""Of so many ports below the kernel's range one is chosen."""
+PORT_TAKEN = "address already in use"
+"""What uvicorn writes where it cannot bind; SGLang's processes stay up without a listener then."""
+PORT_IN_USE = "port {} cannot be bound on 127.0.0.1 (another process listens there?): choose another port, or none"
 
 
 class ServerFailedError(EagletraceError):
@@ -49,10 +56,37 @@ class Exchange:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nothing listened on a moment ago."""
+    """A TCP port on 127.0.0.1 that nothing listened on a moment ago.
+
+    A server binds it many seconds later. Until then the kernel may give any port of its own range to an
+    outgoing connection, so the port is from below that range (`ip_local_port_range`, ip(7)).
+    """
+    choose = random.SystemRandom()  # a caller's seed would give every caller the same port
+    low = _first_ephemeral_port()
+    for _attempt in range(100):
+        if is_free(port := choose.randrange(low - PORTS, low)):
+            return port
+    raise EagletraceError(f"no free TCP port found between {low - PORTS} and {low - 1}; pass --port")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _first_ephemeral_port() -> int:
+    """The lowest port that the kernel gives away by itself, or Linux's default of it where that is no use."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        low = int(EPHEMERAL_PORTS.read_text().split()[0])
+        if low > PORTS + 1024:
+            return low
+    return 32768
 
 
 def command(engine: Engine, flags: Mapping[str, str | int | float | bool | None]) -> list[str]:
@@ -140,7 +174,9 @@ class LabServer:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def start(self) -> None:
-        """Start the process and return at once."""
+        """Start the process and return at once; ServerFailedError when its port is taken already."""
+        if not is_free(self.port):
+            raise ServerFailedError(PORT_IN_USE.format(self.port))
         line = command(self.engine, self.flags)
         if self._show_output:
             self._group = ProcessGroup(line, self.env, sys.stderr)
@@ -168,6 +204,8 @@ class LabServer:
             with contextlib.suppress(OSError, EngineDiedError):
                 if self.get("/health", timeout_s=5.0).status == 200:
                     return
+            if PORT_TAKEN in self.log_tail():
+                raise ServerFailedError(PORT_IN_USE.format(self.port))
             time.sleep(0.25)
         raise ServerFailedError(
             f"the server was not ready after {self.start_timeout_s:.0f} s; its log ends:\n{self.log_tail()}"

@@ -1,7 +1,8 @@
 """Stands for `sglang.launch_server` in tests of the lab's own code: same flags, /health and /generate.
 
 `FAKE=die` ends at once, `FAKE=die_on_generate` at the first request, `FAKE=stubborn` ignores SIGTERM,
-`FAKE=never_ready` answers 503. A child process of it sleeps, as SGLang's scheduler would run.
+`FAKE=never_ready` answers 503, `FAKE=no_port` lives on without a listener. A child process of it sleeps,
+as SGLang's scheduler would run.
 """
 
 import json
@@ -50,6 +51,9 @@ if __name__ == "__main__":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print("child", child.pid, flush=True)
     port = int(sys.argv[sys.argv.index("--port") + 1])
+    if MODE == "no_port":  # as SGLang with uvicorn
+        print(f"ERROR: [Errno 98] error while attempting to bind on {port}: address already in use", flush=True)
+        time.sleep(600)
     if MODE == "slow":
         time.sleep(1)
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()

@@ -60,6 +60,29 @@ def test_a_free_port_is_free_and_differs() -> None:
         probe.bind(("127.0.0.1", ports.pop()))
 
 
+def test_a_free_port_is_none_that_a_connection_may_take_meanwhile() -> None:
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(1024 < free_port() < low for _ in range(50))
+
+
+def test_a_port_that_another_process_has_is_refused_at_once(fake: Engine, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        server = LabServer(fake, {}, {"PYTHONPATH": str(HERE)}, port=port, log=tmp_path / "log")
+        with pytest.raises(ServerFailedError, match=f"port {port} cannot be bound"), server:
+            pass
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_port_that_is_lost_while_the_server_starts_is_named(fake: Engine, tmp_path: Path) -> None:
+    server = served(fake, tmp_path / "log", "no_port", start_timeout_s=60)
+    with pytest.raises(ServerFailedError, match=f"port {server.port} cannot be bound"), server:
+        pass
+    assert wait_gone(child_of(tmp_path / "log"))
+
+
 def test_the_command_line(fake: Engine) -> None:
     line = command(fake, {"device": "cpu", "disable-cuda-graph": True, "off": False, "unset": None, "steps": 3})
     assert line == [sys.executable, "-m", "fake_server", "--device", "cpu", "--disable-cuda-graph", "--steps", "3"]
