@@ -38,8 +38,8 @@ class RunnerForward(InRound):
             if (hook.only is not None and hook.only is not runner) or not hook.on:
                 return original(*args, **kwargs)
             noted = session.launch
-            if type(noted) is Noted and runner is session.draft_runner and session.phase == "draft":
-                return hook.step(noted, original, args, kwargs)
+            if type(noted) is Noted:
+                return hook.noted(noted, original, args, kwargs)
             ends_draft = session.lean and session.phase == "draft"
             if not ends_draft and runner is not session.draft_runner and runner not in session.later_runners:
                 return original(*args, **kwargs)
@@ -58,30 +58,50 @@ class RunnerForward(InRound):
 
         return observed
 
-    def step(
+    def noted(
         self, noted: Noted, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:  # fmt: skip
-        """A draft step of a launch that is only noted."""
-        graphs = self.session.graphs
-        seen = graphs.capturing is never or not graphs.capturing()
+        """A forward in a launch that is only noted: a draft step, the target's, which begins the verify, or the draft's
+        after that, which is the extend."""
+        session, step, extend, positions = self.session, False, False, None
         try:
-            positions = (args[1] if len(args) > 1 else kwargs["forward_batch"]).positions if seen else None
-            if positions is not None:
-                noted.rope_positions.append(positions.clone())  # counted up in place by the next step
+            graphs, drafts = session.graphs, args[0] is session.draft_runner
+            if graphs.capturing is never or not graphs.capturing():
+                batch = args[1] if len(args) > 1 else kwargs["forward_batch"]
+                if session.phase == "draft":
+                    if drafts:
+                        step, positions = True, batch.positions
+                        if positions is not None:
+                            positions = positions.clone()  # counted up in place by the next step
+                    else:
+                        session.phase, noted.verify_ns, noted.positions = "verify", time_ns(), batch.positions
+                elif drafts:
+                    if session.phase == "verify":
+                        session.phase, noted.extend_ns = "extend_decode", time_ns()
+                    extend, hidden = True, getattr(batch.spec_info, "hidden_states", None)
+                    noted.given = None if hidden is None else hidden.size(-1)
+                    noted.fused = None if session.fc is None else False
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
             self.swallow(error)
         result = original(*args, **kwargs)
         try:
-            if seen:
+            if step or extend:
                 output = getattr(result, "logits_output", None)
-                noted.step_logits.append((result[0] if output is None else output).next_token_logits)
+                if output is None:
+                    output = result[0]
+                if step:
+                    noted.steps.append((positions, output.next_token_logits))
+                else:
+                    noted.extended = output
+                    if session.graphs.ran(result, output.next_token_logits):
+                        noted.fused = None  # the fusion layer's hook is not called in a replay
         except Exception as error:  # noqa: BLE001
             self.swallow(error)
         return result
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | Noted | bool | str:
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch | bool | str:
         """Note the width before the draft runs: it may die of it. The launch in its draft steps, True in an extend,
-        `LATER` in that of a later step's draft; the launch in an extend of one that is noted."""
+        `LATER` in that of a later step's draft."""
         session = self.session
         phase, launch, drafts = session.phase, session.launch, args[0] is session.draft_runner
         if not drafts and (phase != "draft" or not session.lean):
@@ -97,11 +117,6 @@ class RunnerForward(InRound):
             return False
         if phase == "verify" and session.lean:
             session.phase, launch.extend_ns = "extend_decode", time_ns()
-        if type(launch) is Noted:
-            hidden = getattr(forward_batch.spec_info, "hidden_states", None)
-            launch.given = None if hidden is None else hidden.size(-1)
-            launch.fused = None if session.fc is None else False
-            return launch
         if phase == "draft":
             if launch is None:
                 return False
@@ -123,18 +138,11 @@ class RunnerForward(InRound):
             session.recorder.fact("forward.draft_input_width", width, expected)
         return True
 
-    def after(
-        self, token: Launch | Noted | bool | str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def after(self, token: Launch | bool | str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the logits: a reference, the engine made them for this forward."""
         session, output = self.session, getattr(result, "logits_output", None)
         if output is None:
             output = result[0]
-        if type(token) is Noted:
-            token.extended = output
-            if session.graphs.ran(result, output.next_token_logits):
-                token.fused = None  # the fusion layer's hook is not called in a replay
-            return
         if isinstance(token, str) or (token is True and session.later_runners):
             self._of_a_step(token is True, result, output)
             return
@@ -182,6 +190,33 @@ class Fusion(InRound):
         elif not on and self._undo is not None and self._undo():
             self._undo = None
 
+    def wrapper(self, original: Callable[..., Any], *, method: bool) -> Callable[..., Any]:
+        """As any hook's, in fewer steps for a launch that is only noted."""
+        session, hook = self.session, self
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            hook.calls += 1
+            if not hook.on:
+                return original(*args, **kwargs)
+            noted = session.launch
+            if type(noted) is Noted:
+                result = original(*args, **kwargs)
+                noted.fused = True
+                return result
+            try:
+                if hook.looks_before:
+                    hook.before(args, kwargs)
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the engine
+                hook.swallow(error)
+            result = original(*args, **kwargs)
+            try:
+                hook.after(None, result, args, kwargs)
+            except Exception as error:  # noqa: BLE001
+                hook.swallow(error)
+            return result
+
+        return observed
+
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What it was given, before it dies of it."""
         session = self.session
@@ -194,9 +229,6 @@ class Fusion(InRound):
         """It ran."""
         session = self.session
         launch, facts = session.launch, session.forward
-        if type(launch) is Noted:
-            launch.fused = True
-            return
         if facts is UNSEEN:
             facts = self._facts()
         facts.fc_applied = True

@@ -22,18 +22,18 @@ def never() -> bool:
     return False
 
 
-@dataclass
+@dataclass(slots=True)
 class GraphState:
     """Replays seen, and whose memory the last extend's logits are in."""
 
+    capturing: Callable[[], bool] = never
+    extend_logits: torch.Tensor | None = None  # of the last extend, if a graph owns them
     draft_replays: int = 0
     tapped_replays: int = 0
     extend_replays: int = 0
     prefill_replays: int = 0
-    extend_logits: torch.Tensor | None = None  # of the last extend, if a graph owns them
     widths: set[tuple[int | None, int | None]] = field(default_factory=set[tuple[int | None, int | None]])
     taps: Taps | None = None
-    capturing: Callable[[], bool] = never
 
     def ran(self, result: Any, logits: torch.Tensor) -> bool:
         """Whether an extend's forward ran from a captured graph, where no module's hooks are called.

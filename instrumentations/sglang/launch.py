@@ -71,8 +71,24 @@ class Generate(InRound):
         session.launch = session.recording = None
         if not session.serving:
             return None
-        worker, batch = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
+        batch, known = args[1] if len(args) > 1 else next(iter(kwargs.values())), session.batch
         mode = batch.forward_mode
+        if known.most and session.lean and mode is session.decoding:
+            last = session.last_extend
+            if (
+                last is not None and last.states is known.states and last.logits is not None
+                and batch.reqs == known.reqs and session.launches % session.hidden_every and session.deferred.trusted
+            ):  # fmt: skip
+                session.launches = number = session.launches + 1
+                known.launches += 1
+                session.phase, session.last_extend = "draft", None
+                noted = session.launch = Noted(number, known, last)
+                return noted
+        return self._looked_at(args, batch, mode)
+
+    def _looked_at(self, args: tuple[Any, ...], batch: Any, mode: Any) -> Launch | Prefill | None:
+        """A launch of which more is wanted than to be noted, or a prefill."""
+        session = self.session
         if mode is not session.decoding:
             # another rank's extend (is_extend_in_batch) makes no prefill of this one
             if mode.is_extend():
@@ -84,19 +100,7 @@ class Generate(InRound):
         reqs = getattr(batch, "reqs", None)
         if not reqs:
             return None
-        if session.lean:
-            known, last = session.batch, session.last_extend
-            if (
-                known.most and last is not None and last.logits is not None and last.states is known.states
-                and reqs == known.reqs and session.deferred.trusted
-                and session.launches % session.recorder.settings.hidden_every
-            ):  # fmt: skip
-                session.launches = number = session.launches + 1
-                known.launches += 1
-                session.phase, session.last_extend = "draft", None
-                noted = session.launch = Noted(number, known, last)
-                return noted
-        launch = session.launch = self._launch(reqs, getattr(worker, "topk", 1))
+        launch = session.launch = self._launch(reqs, getattr(args[0], "topk", 1))
         if session.lean:
             launch.lean = True
             session.phase, session.extend_output, session.forward = "draft", None, UNSEEN
@@ -122,11 +126,11 @@ class Generate(InRound):
             None, None, None, batch.cached_tokens, (), [], batch.launches,
         )  # fmt: skip
         launch = Launch(packet, batch.reqs, first, topk=int(topk or 1))
+        launch.batch = batch
         if later:
             launch.step_logits = list(later)
-        settings = session.recorder.settings
         # The first launch and then one in `hidden_every`.
-        if (number - 1) % settings.hidden_every == 0 and settings.level != "contract":
+        if (number - 1) % session.hidden_every == 0 and session.recorder.settings.level != "contract":
             launch.wants_hidden, launch.slot_width = True, session.draft_facts.get("target_hidden_size")
         return launch
 
@@ -143,8 +147,6 @@ class Generate(InRound):
         launch, recording = session.launch, session.recording
         session.launch = session.recording = None
         session.phase = ""
-        if token is None:
-            return
         if isinstance(token, Noted):
             if launch is token:  # else recording was interrupted in the middle
                 self._noted(token, result)
@@ -154,7 +156,7 @@ class Generate(InRound):
             token.release()
             if token.packet.phases:
                 result._eagletrace = token
-        else:
+        elif token is not None:
             if recording is not None:
                 recording.close()
             session.recorder.phase(
@@ -188,16 +190,15 @@ class Generate(InRound):
     def _noted(self, noted: Noted, result: Any) -> None:
         """The same of a launch that is only noted, with no more work than that."""
         session, batch, output = self.session, noted.batch, noted.extended
-        noted.end_ns = time_ns()
-        result._eagletrace = noted
         hidden = getattr(result.logits_output, "hidden_states", None)
-        noted.graph = getattr(result, "can_run_cuda_graph", None)
-        width = noted.width = None if hidden is None else hidden.size(-1)
+        width = None if hidden is None else hidden.size(-1)
+        noted.forwarded(width, getattr(result, "can_run_cuda_graph", None))
+        result._eagletrace = noted
         if output is None:  # a captured graph drafted
             output, session.extend_output = session.extend_output, None
             facts = session.forward if output is not None else ForwardFacts(width, None)
         else:
-            noted.extended, facts = None, noted.facts
+            noted.extended, facts = None, noted.last.facts
             if facts.input_width != noted.given or facts.fc_applied is not noted.fused:
                 facts = ForwardFacts(noted.given, noted.fused)
         logits = None if output is None else output.next_token_logits
@@ -206,7 +207,7 @@ class Generate(InRound):
         if logits is not None and logits.size(0) != len(batch.states):
             logits = None
         session.last_extend = Extend(batch.states, logits, facts, noted.number)
-        if not noted.verify_ns or noted.candidates is None:
+        if not noted.verify_ns or noted.verdict is None:
             self._unseen()
 
     def _unseen(self) -> None:
@@ -220,7 +221,8 @@ class Generate(InRound):
         session = self.session
         phase, session.phase = session.phase, ""
         if isinstance(token, Noted):
-            token.end_ns = time_ns()
+            token.forwarded(None, None)
+            token.processed(None, None, None)
             session.noted.append(token)
         elif isinstance(token, Launch):
             session.recorder.launch(token.packet)

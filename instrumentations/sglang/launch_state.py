@@ -25,8 +25,9 @@ class Launch:
 
     # Made in every round: by hand, a dataclass with as many defaults takes three times as long.
     __slots__ = (
-        "borrowed", "extend_ns", "first", "goes_on", "lean", "lengths", "packet", "positions", "reqs", "rope_positions",
-        "slot_width", "step_logits", "tensors", "too_large", "topk", "topology", "verify_ns", "wants_hidden",
+        "batch", "borrowed", "extend_ns", "first", "goes_on", "lean", "lengths", "packet", "positions", "reqs",
+        "rope_positions", "slot_width", "step_logits", "tensors", "too_large", "topk", "topology", "verify_ns",
+        "wants_hidden",
     )  # fmt: skip
 
     def __init__(
@@ -34,6 +35,7 @@ class Launch:
         positions: torch.Tensor | None = None, topk: int = 1,
     ) -> None:  # fmt: skip
         self.packet, self.reqs = packet, reqs
+        self.batch: Any = None  # the session's Batch of these requests
         self.first = first  # [bs, Vd], the logits that drafted depth 1
         self.positions = positions  # [bs * D], of the verify tree
         self.topk = topk

@@ -10,7 +10,6 @@ from eagletrace.instrumentations.sglang.launch_state import Launch
 from eagletrace.instrumentations.sglang.session import Batch, Session
 from eagletrace.instrumentations.sglang.steady import Noted, understand
 from eagletrace.record.requests import RequestState
-from eagletrace.record.rounds import RoundPacket
 
 
 def kept(req: Any) -> int:
@@ -52,6 +51,19 @@ def close(session: Session, req: Any, state: RequestState, reason: str | None, e
         session.forget(session.done.popleft())
 
 
+def _ending(batch: Batch, before: list[int]) -> tuple[list[int], list[bool]]:
+    """Tokens kept by each request of a batch in which some have ended or were retracted, and whose the result was: not
+    that of a request that had gone before. `before` are the lengths of outputs then."""
+    committed: list[int] = []
+    counted: list[bool] = []
+    for req, length, went_on in zip(batch.reqs, before, batch.goes_on, strict=True):
+        on = went_on and not retracted(req) and (len(req.output_ids) > length or not gone(req))
+        committed.append((kept(req) if gone(req) else len(req.output_ids)) - length if on else 0)
+        counted.append(on)
+    batch.goes_on = [went_on and not gone(req) for req, went_on in zip(batch.reqs, batch.goes_on, strict=True)]
+    return committed, counted
+
+
 class VerifyTokens(SessionHook):
     """`EagleVerifyInput.verify(batch, ...)` of the first worker, which keeps tokens itself."""
 
@@ -79,8 +91,15 @@ class Results(InRound):
         if session.counts_only:
             return self._chains(batch)
         launch: Launch | Noted | None = getattr(args[2] if len(args) > 2 else kwargs["result"], "_eagletrace", None)
-        if launch is None:
+        if type(launch) is Noted:
+            known = launch.batch
+            if known.lengths is None:
+                known.lengths = [len(req.output_ids) for req in known.reqs]
+                known.goes_on = [not gone(req) for req in known.reqs]
+            return launch
+        if not isinstance(launch, Launch):
             return list(batch.reqs or ())
+        launch.batch.lengths = None  # for the next that is only noted
         goes_on: list[bool] = []
         lengths: list[int] = []
         launch.goes_on, launch.lengths = goes_on, lengths
@@ -94,22 +113,19 @@ class Results(InRound):
     ) -> None:
         """Close the launch; write requests that finished."""
         session = self.session
-        if token is None or not session.serving:
+        if type(token) is Noted:
+            finished = self._noted(token, args[2] if len(args) > 2 else kwargs["result"])
+        elif token is None or not session.serving:
             return
-        finished = False
-        if isinstance(token, Noted):
-            finished = self._closed(token, token, args[2] if len(args) > 2 else kwargs["result"])
-            session.noted.append(token)
-            if len(session.noted) >= token.batch.most:
-                understand(session)
         elif type(token) is Launch:
-            packet = token.packet
-            finished = self._closed(token, packet, args[2] if len(args) > 2 else kwargs["result"])
+            finished = self._closed(token, args[2] if len(args) > 2 else kwargs["result"])
             if token.tensors is not None:
                 self._recorded(token)
-            session.recorder.launch(packet)
+            session.recorder.launch(token.packet)
         elif type(token) is Batch:
             finished = self._count(token, args[2] if len(args) > 2 else kwargs["result"])
+        else:
+            finished = False
         if finished or isinstance(token, list):
             self._finished(token if isinstance(token, list) else token.reqs, isinstance(token, list))
 
@@ -120,9 +136,39 @@ class Results(InRound):
         if found:
             self.session.deferred.close()  # no further launch may follow
 
-    def _closed(self, launch: Launch | Noted, found: RoundPacket | Noted, result: Any) -> bool:
+    def _noted(self, noted: Noted, result: Any) -> bool:
+        """Close a launch that is only noted; whether a request has finished."""
+        session, batch = self.session, noted.batch
+        before, batch.lengths = batch.lengths, None  # looked at again where this does not come to its end
+        if before is None or not session.serving:
+            return False
+        committed: list[int] = []
+        lengths: list[int] = []
+        ends = False
+        for req, length in zip(batch.reqs, before, strict=True):
+            total = len(req.output_ids)
+            lengths.append(total)
+            committed.append(total - length)
+            if req.finished_reason is not None or getattr(req, "is_retracted", False):
+                ends = True
+        correct: Any = getattr(result, CORRECT_DRAFTS[0], None)
+        if correct is None or len(correct) != len(lengths):
+            correct = correct_drafts(result, len(lengths))
+        if ends:
+            committed, counted = _ending(batch, before)
+            noted.processed(committed, counted, correct)
+        else:
+            noted.processed(committed, batch.goes_on, correct)
+        if session.batch is batch:  # else looked at again, should another launch of it be on its way
+            batch.lengths = lengths
+        session.noted.append(noted)
+        if len(session.noted) >= batch.most:
+            understand(session)
+        return ends
+
+    def _closed(self, launch: Launch, result: Any) -> bool:
         """Complete what was found of a launch; whether a request has finished."""
-        reqs = launch.reqs
+        reqs, packet = launch.reqs, launch.packet
         committed: list[int] = []
         finished = False
         for req, before, on in zip(reqs, launch.lengths, launch.goes_on, strict=True):
@@ -131,12 +177,9 @@ class Results(InRound):
             else:
                 committed.append(kept(req) - before if on else 0)
                 finished = True
-        if found.committed is None:
-            found.committed, found.counted = committed, launch.goes_on
-        correct: Any = getattr(result, CORRECT_DRAFTS[0], None)
-        if correct is None or len(correct) != len(reqs):
-            correct = correct_drafts(result, len(reqs))
-        found.engine_accepted = correct
+        if packet.committed is None:
+            packet.committed, packet.counted = committed, launch.goes_on
+        packet.engine_accepted = correct_drafts(result, len(reqs))
         return finished
 
     def _recorded(self, launch: Launch) -> None:
@@ -192,6 +235,7 @@ class Results(InRound):
     def failed(self, token: Any, error: BaseException, instance: Any) -> None:
         """The engine is dying: write what is known before it is gone."""
         if isinstance(token, Noted):
+            token.processed(None, None, None)
             self.session.noted.append(token)
         elif isinstance(token, Launch):
             self.session.recorder.launch(token.packet)

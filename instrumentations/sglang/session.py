@@ -74,6 +74,10 @@ class Batch:
     counted: list[bool] = field(default_factory=list[bool])  # of requests: whether the next result is theirs
     most: int = 0  # launches of these requests that may wait to be understood, if they are only noted (steady.py)
     stream: Any = None  # of the forwards, where they run on a GPU and are only noted
+    # Of requests whose launches are only noted, after the last result: the lengths of their outputs (None: to be looked
+    # at before the next), and whether they go on.
+    lengths: list[int] | None = None
+    goes_on: list[bool] = field(default_factory=list[bool])
 
     def extended(self, facts: ForwardFacts) -> tuple[list[int], list[int]]:
         """For each request the width of an extend that was all of theirs, and whether the fusion layer ran; -1 where it
@@ -99,6 +103,7 @@ class Session:
     counts_only: bool = False  # level `contract`, and the counts of chains are all that it asks for
     decoding: Any = None  # the forward mode of the last launch
     launches: int = 0
+    hidden_every: int = field(init=False)  # as the settings say, which no control changes
     launch: Any = None
     phase: str = ""
     batch: Batch = field(default_factory=lambda: Batch([], [], []))
@@ -157,6 +162,7 @@ class Session:
     hands_over: bool = field(init=False)  # a server of prefills, whose first rounds are another's
 
     def __post_init__(self) -> None:
+        self.hidden_every = self.recorder.settings.hidden_every
         self.hands_over = getattr(self.server_args, "disaggregation_mode", None) == "prefill"
 
     @property
@@ -251,6 +257,7 @@ class Session:
         if self.tensors is not None:
             self.tensors.interrupt()
         self.deferred.close()
+        self.batch.lengths = None  # of a result that is still to come, after others that nobody sees
         self.carried.clear()
         self.settle()
         for state in list(self.requests.values()):

@@ -26,9 +26,8 @@ class Noted:
     """A launch of a batch that is `ready`. The hooks of other launches see one of which nothing more is wanted."""
 
     __slots__ = (
-        "batch", "candidates", "committed", "counted", "end_ns", "engine_accepted", "extend_ns", "extended", "facts",
-        "first", "fused", "given", "goes_on", "graph", "later", "lengths", "number", "path", "positions",
-        "rope_positions", "start_ns", "step_logits", "targets", "verify_ns", "versions", "width",
+        "batch", "committed", "counted", "end_ns", "engine_accepted", "extend_ns", "extended", "fused", "given",
+        "graph", "last", "later", "number", "positions", "start_ns", "steps", "verdict", "verify_ns", "width",
     )  # fmt: skip
     topk = 1
     wants_hidden = False
@@ -37,25 +36,33 @@ class Noted:
     def __init__(self, number: int, batch: Batch, last: Extend) -> None:
         self.start_ns = time_ns()
         self.number, self.batch, self.later = number, batch, batch.launches
-        self.first, self.facts = last.logits, last.facts  # [bs, Vd], that drafted depth 1; of the forward that did
-        self.step_logits: list[torch.Tensor] = []  # [bs, Vd] each
-        self.rope_positions: list[torch.Tensor] = []  # [bs] each
-        self.candidates: Any = None  # [bs, D], with `targets` [bs, D], `path` [bs, S + 1] and the `versions` of all
+        self.last = last  # which drafted depth 1
+        self.steps: list[tuple[torch.Tensor | None, torch.Tensor]] = []  # deeper ones: positions [bs], logits [bs, Vd]
+        # candidates [bs, D], targets [bs, D], path [bs, S + 1], and how often these and `positions` were written to
+        self.verdict: tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[int, ...]] | None = None
         self.positions: Any = None  # [bs * D] or longer
         self.verify_ns = self.extend_ns = 0  # when these phases began
         self.extended: Any = None  # what the draft's forward gave in the extend, with the width `given` and `fused`
-        # Of the result; not known of a launch that died.
-        self.width: int | None = None
-        self.graph: bool | None = None
-        self.committed: list[int] | None = None
-        self.counted: list[bool] | None = None
-        self.engine_accepted: list[int] | None = None
 
     def decided(self, candidates: torch.Tensor, targets: torch.Tensor, path: torch.Tensor) -> None:
         """The verdict: its tensors, and how often they were written to so far."""
-        versions, positions = (candidates._version, targets._version, path._version), self.positions
-        self.versions = versions if positions is None else (*versions, positions._version)
-        self.candidates, self.targets, self.path = candidates, targets, path
+        positions = self.positions
+        if positions is None:
+            versions = candidates._version, targets._version, path._version
+        else:
+            versions = candidates._version, targets._version, path._version, positions._version
+        self.verdict = candidates, targets, path, versions
+
+    def forwarded(self, width: int | None, graph: bool | None) -> None:
+        """The launch has run: the width of the target's hidden state, and whether a graph did it."""
+        self.end_ns, self.width, self.graph = time_ns(), width, graph
+
+    def processed(
+        self, committed: list[int] | None, counted: list[bool] | None, engine_accepted: list[int] | None
+    ) -> None:
+        """Its result was: tokens kept by each request, whose the result was, and the engine's own counts. Nothing is
+        known of a launch that died."""
+        self.committed, self.counted, self.engine_accepted = committed, counted, engine_accepted
 
     @property
     def reqs(self) -> list[Any]:
@@ -64,9 +71,9 @@ class Noted:
 
     def packet(self, deferred: Deferred, ids: torch.Tensor | None, *, softmax: bool) -> RoundPacket:
         """The launch as other launches come to be; what the logits say is left to `deferred`."""
-        batch, candidates, end = self.batch, self.candidates, self.end_ns
-        bs, nodes = (len(batch.states), 0) if candidates is None else candidates.shape
-        widths, fusions = batch.extended(self.facts)
+        batch, verdict, end = self.batch, self.verdict, self.end_ns
+        bs, nodes = (len(batch.states), 0) if verdict is None else verdict[0].shape
+        widths, fusions = batch.extended(self.last.facts)
         begun, extended = self.verify_ns or end, self.extend_ns or end
         phases = [("draft", self.start_ns, begun), ("verify", begun, extended), ("extend_decode", extended, end)]
         packet = RoundPacket(
@@ -74,13 +81,13 @@ class Noted:
             widths, fusions, self.committed, self.counted, self.engine_accepted, batch.cached_tokens, (), phases,
             self.later,
         )  # fmt: skip
-        if candidates is None:
+        if verdict is None:
             return packet
-        first = self.first
-        logits = [] if first is None else [first, *self.step_logits]
-        chain = Chain(
-            packet, candidates, self.targets, self.path, self.positions, self.rope_positions, logits, self.versions
-        )
+        candidates, targets, path, versions = verdict
+        first = self.last.logits
+        logits = [] if first is None else [first, *(step for _, step in self.steps)]
+        rope = [positions for positions, _ in self.steps if positions is not None]
+        chain = Chain(packet, candidates, targets, path, self.positions, rope, logits, versions)
         if first is None or ids is None or len(logits) not in (1, nodes - 1):
             packet.values = chain.packed()
         else:

@@ -8,6 +8,7 @@ Shapes: bs requests, S steps, K branches, D nodes, V target vocabulary, Vd draft
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,8 +82,16 @@ class Batch:
         return [req.cached_tokens for req in self.reqs]
 
     @property
-    def forward_mode(self) -> Any:
-        return SimpleNamespace(is_extend=lambda: self.extend)
+    def forward_mode(self) -> ForwardMode:
+        return ForwardMode.EXTEND if self.extend else ForwardMode.DECODE
+
+
+class ForwardMode(Enum):
+    EXTEND = 1
+    DECODE = 2
+
+    def is_extend(self) -> bool:
+        return self is ForwardMode.EXTEND
 
 
 @dataclass
@@ -682,8 +691,8 @@ class Scheduler:
         for req in batch.reqs:
             if batch.extend:
                 req.output_ids.append(1)
-            elif self.engine.family != "v1":
-                req.output_ids += [7, 8]
+            elif self.engine.family != "v1" and req.finished_reason is None and not req.is_retracted:
+                req.output_ids += [7, 8]  # of others the engine throws the result away
         self.engine.finish(batch)
 
 

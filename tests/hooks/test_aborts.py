@@ -42,7 +42,7 @@ class Scheduler:
 
 def serving() -> tuple[Session, list[RequestState]]:
     written: list[RequestState] = []
-    recorder: Any = SimpleNamespace(settings=SimpleNamespace(sample=1.0), request=written.append)
+    recorder: Any = SimpleNamespace(settings=SimpleNamespace(sample=1.0, hidden_every=1), request=written.append)
     return Session(recorder, "0", SimpleNamespace()), written
 
 

@@ -26,7 +26,7 @@ FLOATS = ("better", "probs", "logprobs", "entropies")
 
 
 def session() -> Session:
-    recorder: Any = SimpleNamespace(settings=SimpleNamespace(level="tokens", sample=1.0))
+    recorder: Any = SimpleNamespace(settings=SimpleNamespace(level="tokens", sample=1.0, hidden_every=1))
     found = Session(recorder, "0", SimpleNamespace())
     found.draft_id_or_zero = torch.arange(VOCAB) % DRAFT_VOCAB
     return found

@@ -56,7 +56,7 @@ class Recorder:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(level="contract", sample=1.0)
+        self.settings = SimpleNamespace(level="contract", sample=1.0, hidden_every=1)
         self.totals = Totals()
         self.rows: dict[str, Any] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []

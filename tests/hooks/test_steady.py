@@ -174,7 +174,7 @@ def test_an_engine_that_writes_into_its_verdicts_is_believed_no_more(tmp_path: P
         run(Batch(engine.reqs, extend=True))
         for _ in range(5):
             run(Batch(engine.reqs))
-        found.session.noted[-1].targets.add_(1)
+        found.session.noted[-1].verdict[1].add_(1)
         with pytest.raises(RuntimeError, match="wrote into"):
             found.flushed()
         before = len(noted)
@@ -363,6 +363,42 @@ def test_a_pause_in_the_middle_of_a_launch_says_nothing_of_the_engine(tmp_path: 
         engine.draft_side.draft = draft
         run(Batch(engine.reqs))
     assert asked  # a target that is not seen while everything stands
+
+
+@pytest.mark.parametrize("unseen", ["while the control is followed", "in a pause"])
+def test_tokens_of_a_result_that_nobody_saw_are_not_the_next_ones(
+    tmp_path: Path, noted: list[int], unseen: str
+) -> None:
+    """Results come a launch later, as with an overlapping scheduler."""
+    engine = Engine("v2", Sizes())
+    with traced(engine, tmp_path, lean=True, hidden_every=10**9) as found, torch.no_grad():
+        session, hook = found.session, found.hooks["scheduler.results"]
+        found.ready()
+        engine.rounds, scheduler, batch = 99, engine.scheduler, Batch(engine.reqs)
+
+        def launched() -> Any:
+            batch.spec_info = SimpleNamespace(hidden_states=engine.random(len(batch.reqs), engine.sizes.hidden))
+            return engine.worker.forward_batch_generation(batch)
+
+        scheduler.run(Batch(engine.reqs, extend=True))
+        for _ in range(6):
+            scheduler.run(Batch(engine.reqs))
+        results = [launched() for _ in range(2)]
+        numbers = [result._eagletrace.number for result in results]
+        if unseen == "in a pause":
+            session.forget_launches()
+            hook.on = False
+        session.serving = False
+        scheduler.process_batch_result(batch, results[0])
+        session.serving = hook.on = True
+        scheduler.process_batch_result(batch, results[1])
+        for _ in range(8):
+            scheduler.run(Batch(engine.reqs))
+        found.flushed()
+    found.check()
+    kept = {row["round"]: row["committed"] for row in found.rows("rounds")}
+    assert numbers[0] not in kept and numbers[1] in noted
+    assert set(kept.values()) == {2}
 
 
 def test_the_recorder_counts_bytes_of_both_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def request(rid: str, *, finished: bool = False) -> Any:
 
 
 def session(**arguments: Any) -> Session:
-    settings = SimpleNamespace(sample=1.0, level="tokens")
+    settings = SimpleNamespace(sample=1.0, level="tokens", hidden_every=1)
     recorder: Any = SimpleNamespace(settings=settings)
     return Session(recorder, "0", SimpleNamespace(**arguments))
 
