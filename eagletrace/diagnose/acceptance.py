@@ -21,12 +21,12 @@ PER_ROUND = "the average of the engine's own number of each round, plus one"
 def measure(run: Run) -> Acceptance:
     """Counts of user requests' counted rounds; those of the totals where verdicts were sampled or dropped.
 
-    Leaves temporary tables `round_counts`, `round_kinds`, `round_splits`, `round_split_pairs`, `position_stats` and
-    `first_draft_tokens` (the views' content) in the run's connection, so that the checks do not scan rounds and
-    verdicts again.
+    Leaves temporary tables `late_from`, `round_counts`, `round_kinds`, `round_splits`, `round_split_pairs`,
+    `position_stats` and `first_draft_tokens` (the views' content) in the run's connection, so that the checks do not
+    scan rounds and verdicts again.
     """
     run.execute(f"CREATE OR REPLACE TEMP TABLE node_counts AS {_QUERIES['nodes'].sql}")
-    for view in ("round_counts", "round_kinds", "round_splits", "round_split_pairs"):
+    for view in ("late_from", "round_counts", "round_kinds", "round_splits", "round_split_pairs"):
         run.execute(f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM main.{view}")
     rows = run.execute(_QUERIES["depths"].sql)
     if not rows:

@@ -1,6 +1,6 @@
 -- title: Every node of a verify tree in a counted round of a user request, rank 0
--- needs: all_verifies, rounds
+-- needs: all_verifies, uncounted_rounds
 SELECT t.*
 FROM all_verifies t
-SEMI JOIN rounds r
+ANTI JOIN uncounted_rounds r
     ON r.host = t.host AND r.pid = t.pid AND r.round = t.round AND r.request_seq = t.request_seq
