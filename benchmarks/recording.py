@@ -19,6 +19,8 @@ LEAST_ROUNDS = 5
 TAIL_RESAMPLES = 400
 NEVER = "1000000000"
 COST_GOAL = {("tokens", 1): 60.0, ("tokens", 8): 150.0, ("contract", 1): 3.0, ("contract", 8): 3.0}
+ROUND_OF_GOAL = {1: 11_000.0, 8: 21_000.0}
+"""Microseconds of a round where the goals were set: by the share of a round they hold on any machine."""
 Blocks = list[dict[str, Window]]
 
 
@@ -102,6 +104,11 @@ def in_hooks(blocks: Blocks, arm: str) -> list[float]:
     return [float(np.mean(b[arm].hooks_ns)) / 1e3 for b in blocks]
 
 
+def hooks_share(blocks: Blocks, arm: str) -> list[float]:
+    """Percent of the time of rounds that is spent in hooks, by block."""
+    return [100 * float(np.sum(b[arm].hooks_ns) / np.sum(b[arm].wall_ns)) for b in blocks]
+
+
 def delay_figure(name: str, blocks: Blocks, arm: str, goal: float | None) -> Figure:
     """The longest delay, trusted where the control's interval covers zero and is within the goal."""
     value, low, high = longest_delay(blocks, arm)
@@ -134,6 +141,12 @@ def level_figures(server: Live, batch: int, levels: tuple[str, ...], blocks: int
                               COST_GOAL.get((level, batch))))  # fmt: skip
         goal = COST_GOAL.get((level, batch))
         figures.append(spread(f"{level}: in the hooks of a round, {label}", "us", in_hooks(timed, level), goal))
+        goal_share = None if goal is None else 100 * goal / ROUND_OF_GOAL[batch]
+        figures.append(
+            spread(
+                f"{level}: in the hooks of a round, share of it, {label}", "%", hooks_share(timed, level), goal_share
+            )
+        )
         share = [100 * a / base for a in added]
         again = cost(measured, "control")
         same = [100 * a / base for a in again]
