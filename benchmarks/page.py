@@ -27,10 +27,10 @@ are the pairs behind it.
 hooks of a round* is the time by a clock around each wrapper less the engine's function, and less the clock's own part.
 Between two rounds the model's work empties the processor's caches: the same hooks take half of that in a tight loop. A
 plain recorder, which turns ten small tensors into lists right after the verdict and keeps them, is a measure of the
-machine. Goals in microseconds were set where a round takes 11 ms with one request and 21 ms with eight; as a share of the
-round they hold on machines of any speed. *Longest delay* compares the longest of whole rounds, which other loads of the machine reach too; what can
-delay a round is its hooks, whose longest is there as well, and waiting for the GIL while the recorder's thread has it
-(*background*).
+machine. Goals in microseconds were set where a round takes 11 ms with one request and 21 ms with eight; as a share of
+the round they hold on machines of any speed. *Longest delay* compares the longest of whole rounds, which other loads
+of the machine reach too; what can delay a round is its hooks, whose longest is there as well, and waiting for the GIL
+while the recorder's thread has it (*background*).
 """
 
 
